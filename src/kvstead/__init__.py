@@ -1,0 +1,1 @@
+"""kvstead: the KV-cache memory manager for LLM inference that belongs to no engine."""
