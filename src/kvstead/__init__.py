@@ -1,1 +1,33 @@
-"""kvstead: the KV-cache memory manager for LLM inference that belongs to no engine."""
+"""kvstead: the KV-cache memory manager for LLM inference that belongs to no engine.
+
+Names of the layers are resolved when first used, so that importing the package costs nothing.
+"""
+
+from importlib import import_module
+from typing import Any
+
+_HOMES = {
+    "ModelLayout": "kvstead.model",
+    "FreeList": "kvstead.pages",
+    "PageTable": "kvstead.pages",
+    "PagedAllocator": "kvstead.allocators",
+    "TokenAllocator": "kvstead.allocators",
+    "RequestTable": "kvstead.pools",
+    "Namespace": "kvstead.prefix",
+    "PrefixTree": "kvstead.prefix",
+    "KVCacheManager": "kvstead.engine",
+    "Request": "kvstead.engine",
+    "Scheduler": "kvstead.engine",
+}
+
+__all__ = list(_HOMES)
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module 'kvstead' has no attribute {name!r}")
+    return getattr(import_module(_HOMES[name]), name)
+
+
+def __dir__() -> list[str]:
+    return sorted([*globals(), *_HOMES])

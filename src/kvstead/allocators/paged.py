@@ -1,0 +1,220 @@
+"""Allocators of one pool: pages of any size, and the page size of one token.
+
+A request's row, page size 4, 10 tokens; `row[p] % 4 == p % 4`, whatever pages it has:
+
+    position   0  1  2  3 | 4  5  6  7 | 8  9
+    slot      20 21 22 23 | 8  9 10 11 | 40 41          the next decode takes 42, the one after 43, then a new page
+                page 5       page 2      page 10
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NoReturn
+
+import numpy as np
+import torch
+
+from kvstead.allocators.base import Allocator
+from kvstead.errors import ForeignPage, InvalidSize, MisalignedSegment, MisalignedSize, UseAfterFree
+from kvstead.kernels import host
+from kvstead.kernels.arrays import Integers, to_device, to_host
+from kvstead.kernels.jit import IntArray
+from kvstead.pages import FreeList, Release
+from kvstead.pages.page_table import require_tag
+
+
+class PagedAllocator(Allocator):
+    """Slots in pages of `page_size`, for rows that grow page by page.
+
+    size: slots; a remainder that fills no page is unusable (`.size` is the floored figure). page_size: any positive
+    number. device: where handed-out slots live. order: `lifo`, `fifo` or `lowest`, see `FreeList`. A new pool hands
+    pages out from 1 upward.
+
+    Raises `InvalidSize` for a negative size, a page size below 1 or an unknown order.
+    """
+
+    def __init__(self, size: int, page_size: int, *, device: str | torch.device = "cpu", order: str = "lifo") -> None:
+        if size < 0 or page_size < 1:
+            raise InvalidSize(
+                f"size {size} with page size {page_size} makes no pool. Give 0 slots or more and a page of 1 or more."
+            )
+        num_pages = size // page_size
+        super().__init__(num_pages * page_size, page_size, device)
+        self._free_list = FreeList(num_pages, order)
+
+    def available_size(self) -> int:
+        """Tokens that can be allocated now. What is parked in an open group does not count."""
+        return self._free_list.table.num_free * self.page_size
+
+    def parked_size(self) -> int:
+        """Tokens freed in the open group: no longer owned, not yet available."""
+        return self._free_list.table.num_parked * self.page_size
+
+    def owners(self) -> dict[int, int]:
+        """Live pages by owner tag. O(pages of the pool)."""
+        return self._free_list.table.owners()
+
+    def alloc(self, num_tokens: int, owner: int = 0) -> torch.Tensor | None:
+        """Hand out whole pages: int64[num_tokens] slots, page by page; None when short, with nothing changed.
+
+        owner: int32 tag written on the pages. Raises `InvalidSize` for a negative number, `MisalignedSize` for one that
+        is no multiple of the page size. O(num_tokens).
+        """
+        if num_tokens < 0:
+            raise InvalidSize(f"cannot allocate {num_tokens} tokens. Ask for 0 or more.")
+        num_pages, rest = divmod(num_tokens, self.page_size)
+        if rest:
+            raise MisalignedSize(
+                f"{num_tokens} tokens are no whole number of pages of {self.page_size}. Ask for a multiple, or use "
+                "alloc_extend, which fills the last page of a row first."
+            )
+        pages = self._free_list.take(num_pages, owner)
+        if pages is None:
+            return None
+        if self.page_size == 1:
+            return to_device(pages, self.device)
+        slots = np.empty(num_tokens, dtype=np.int64)
+        host.expand_pages(pages, self.page_size, slots)
+        return to_device(slots, self.device)
+
+    def alloc_extend(
+        self, prefix_lens: Integers, seq_lens: Integers, last_locs: Integers, owners: Integers | None = None
+    ) -> torch.Tensor | None:
+        """Grow rows from `prefix_lens` to `seq_lens` tokens.
+
+        prefix_lens, seq_lens, last_locs: one entry a row; `last_locs` is the slot of the row's last token, -1 for an
+        empty row. owners: int32 tags for the new pages, one a row (0 if not given). Returns int64[sum(seq - prefix)],
+        one row after the other: first the rest of the row's last page, then fresh pages. None when the pool is short,
+        decided before any index is computed, with nothing changed.
+
+        Raises `InvalidSize` for lengths that shrink or do not match in number, `MisalignedSegment` for a last slot
+        whose place in its page does not follow from the prefix length, `ForeignPage` or `UseAfterFree` when a row would
+        grow in a page that is not of this pool, not live, or that a second row of the batch grows in. O(rows + tokens).
+        """
+        prefix, seq, last = self._rows(prefix_lens, seq_lens, last_locs)
+        table = self._free_list.table
+        fault, row, num_slots, num_pages = host.extend_demand(table.state, prefix, seq, last, self.page_size)
+        if fault:
+            self._refuse_row(fault, row, int(prefix[row]), int(seq[row]), int(last[row]))
+        tags = None if owners is None else self._tags(owners, seq.size)
+        pages = self._free_list.take(num_pages)
+        if pages is None:
+            return None
+        if tags is not None:
+            host.tag_rows(table.owner, prefix, seq, self.page_size, pages, tags)
+        slots = np.empty(num_slots, dtype=np.int64)
+        host.extend_slots(prefix, seq, last, self.page_size, pages, slots)
+        return to_device(slots, self.device)
+
+    def alloc_decode(
+        self, seq_lens: Integers, last_locs: Integers, owners: Integers | None = None
+    ) -> torch.Tensor | None:
+        """Grow each row by one token; `seq_lens` count it. The same as `alloc_extend` from `seq_lens - 1`.
+
+        Returns int64[rows], or None when short, with nothing changed. Raises as `alloc_extend`. O(rows).
+        """
+        seq, last = to_host(seq_lens), to_host(last_locs)
+        if seq.size != last.size:
+            self._refuse_shapes(seq.size, last.size)
+        table = self._free_list.table
+        slots = np.empty(seq.size, dtype=np.int64)
+        fault, row, _, num_pages = host.decode_slots(table.state, seq, last, self.page_size, slots)
+        if fault:
+            self._refuse_row(fault, row, int(seq[row]) - 1, int(seq[row]), int(last[row]))
+        tags = None if owners is None else self._tags(owners, seq.size)
+        if num_pages:
+            pages = self._free_list.take(num_pages)
+            if pages is None:
+                return None
+            if tags is not None:
+                host.tag_rows(table.owner, seq - 1, seq, self.page_size, pages, tags)
+            host.open_pages(pages, self.page_size, slots)
+        return to_device(slots, self.device)
+
+    def _pools(self) -> Sequence[FreeList]:
+        return (self._free_list,)
+
+    def _claim(self, slots: IntArray) -> Sequence[Release]:
+        table = self._free_list.table
+        if self.page_size == 1:
+            return self._claim_pages(slots)
+        claim = table.release_slots if self.free_group is None else table.park_slots
+        return (Release(self._free_list, claim(slots, self.page_size)),)
+
+    def _claim_segments(self, segments: Sequence[tuple[IntArray, int]]) -> Sequence[Release]:
+        parts = [self._segment_pages(slots, start_pos) for slots, start_pos in segments]
+        return self._claim_pages(parts[0] if len(parts) == 1 else np.concatenate(parts))
+
+    def _claim_pages(self, pages: IntArray) -> Sequence[Release]:
+        table = self._free_list.table
+        claim = table.release if self.free_group is None else table.park
+        return (Release(self._free_list, claim(pages)),)
+
+    def _segment_pages(self, slots: IntArray, start_pos: int) -> IntArray:
+        if start_pos < 0 or start_pos % self.page_size:
+            raise MisalignedSegment(
+                f"a segment starts at position {start_pos}, which is no multiple of the page size {self.page_size}. "
+                "Start it at the next page boundary; the page in front of that belongs to what comes before."
+            )
+        if self.page_size == 1:
+            return slots
+        pages = np.empty(-(-slots.size // self.page_size), dtype=np.int64)
+        bad = host.segment_pages(slots, self.page_size, pages)
+        if bad >= 0:
+            first = bad * self.page_size
+            raise MisalignedSegment(
+                f"slots {slots[first : first + self.page_size].tolist()} at positions from {start_pos + first} are not "
+                f"the consecutive slots of a page of {self.page_size}. Pass the stretch of the row unchanged, with the "
+                "position it starts at."
+            )
+        return pages
+
+    def _rows(self, *columns: Integers) -> tuple[IntArray, ...]:
+        arrays = tuple(to_host(column) for column in columns)
+        if len({array.size for array in arrays}) > 1:
+            self._refuse_shapes(*(array.size for array in arrays))
+        return arrays
+
+    def _tags(self, owners: Integers, num_rows: int) -> IntArray:
+        tags = to_host(owners)
+        if tags.size != num_rows:
+            self._refuse_shapes(num_rows, tags.size)
+        for tag in (tags.min(initial=0), tags.max(initial=0)):
+            require_tag(int(tag))
+        return tags
+
+    def _refuse_shapes(self, *sizes: int) -> NoReturn:
+        raise InvalidSize(f"lengths and last slots have {sizes} entries. Give one entry a row in each of them.")
+
+    def _refuse_row(self, fault: int, row: int, prefix: int, seq: int, last: int) -> NoReturn:
+        if fault == host.FAULT_LENGTHS:
+            raise InvalidSize(
+                f"row {row} cannot grow from {prefix} to {seq} tokens. Lengths start at 0 and never shrink."
+            )
+        if fault == host.FAULT_OFFSET:
+            raise MisalignedSegment(
+                f"row {row} has {prefix} tokens but its last slot is {last}, which lies at offset "
+                f"{last % self.page_size} of its page of {self.page_size}. Pass the slot of token {prefix - 1} (-1 for "
+                "an empty row)."
+            )
+        page = last // self.page_size
+        if fault == host.FAULT_FOREIGN:
+            raise ForeignPage(
+                f"row {row} would grow behind slot {last}, in page {page}; the pool's pages are 1..{self.num_pages}. "
+                "Pass the slot of the row's last token."
+            )
+        holder = self._free_list.table.owner[page]
+        shared = fault == host.FAULT_SHARED
+        why = "another row of this batch grows in it too" if shared else "nobody holds it any more"
+        raise UseAfterFree(
+            f"row {row} would grow in page {page} (last owner {holder}) behind slot {last}, but {why}. Rows share "
+            "whole pages only, and a freed row starts again from nothing."
+        )
+
+
+class TokenAllocator(PagedAllocator):
+    """Slots one by one: `PagedAllocator` with pages of one token, and by default first freed, first reused."""
+
+    def __init__(self, size: int, *, device: str | torch.device = "cpu", order: str = "fifo") -> None:
+        super().__init__(size, 1, device=device, order=order)

@@ -1,0 +1,39 @@
+"""The door between callers' arrays and the host's: int64 numpy in, int64 torch out."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TypeAlias
+
+import numpy as np
+import torch
+
+from kvstead.kernels.jit import IntArray
+
+# Any integer sequence, array or tensor, on any device, of any shape.
+Integers: TypeAlias = Sequence[int] | np.ndarray | torch.Tensor
+
+
+def to_host(values: Integers) -> IntArray:
+    """`values` as a flat, contiguous int64 array on the host.
+
+    Shares memory where it can (a contiguous int64 array, or such a tensor on the CPU). A tensor on another device is
+    copied to the host, which waits for that device. Raises `TypeError` when the values are no integers.
+    """
+    if isinstance(values, torch.Tensor):
+        array = values.numpy() if values.is_cpu else values.cpu().numpy()
+    else:
+        array = np.asarray(values)
+    if array.dtype != np.int64:
+        if array.size and array.dtype.kind not in "iu":
+            raise TypeError(f"expected integers, got {array.dtype}. Pass slots, pages and lengths as an integer type.")
+        array = array.astype(np.int64)
+    if array.ndim != 1:
+        array = array.reshape(-1)
+    return array if array.flags.c_contiguous else np.ascontiguousarray(array)
+
+
+def to_device(array: IntArray, device: torch.device) -> torch.Tensor:
+    """The array as a tensor: shared on the CPU, else copied to `device` without waiting for it."""
+    tensor = torch.from_numpy(array)
+    return tensor if device.type == "cpu" else tensor.to(device, non_blocking=True)

@@ -1,0 +1,53 @@
+"""The free group: the interval in which frees wait, to be handed back together at its end.
+
+          begin                    free(x): resolve x to pages now,        end
+ None ------------>  list == [] ----- park them, append one Release ---->  list -> None, give all back at once
+   ^  free(x): give back now           (a double free is seen here,                    |
+   |                                    not at the end)                                |
+   +-----------------------------------------------------------------------------------+
+ end on None: nothing.   begin on a list: FreeGroupError, the list is kept.   clear: list -> None.
+
+The container is the state: there is no flag beside it that could say something else. Every kind of free parks in this
+one list; a release names its pool.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple, TypeAlias
+
+import numpy as np
+
+from kvstead.errors import FreeGroupError
+from kvstead.kernels.jit import IntArray
+from kvstead.pages.free_list import FreeList
+
+
+class Release(NamedTuple):
+    """Pages of one pool that were freed inside the group and are marked PARKED there."""
+
+    pool: FreeList
+    pages: IntArray
+
+
+FreeGroup: TypeAlias = list[Release] | None
+
+
+def begin(group: FreeGroup) -> list[Release]:
+    """Open a group. Raises `FreeGroupError` when one is open; what it holds stays."""
+    if group is not None:
+        raise FreeGroupError(
+            f"a free group is open already and holds {len(group)} releases. End it first; groups do not nest."
+        )
+    return []
+
+
+def end(group: FreeGroup) -> None:
+    """Hand back everything that was parked, pool by pool, in the order of the calls."""
+    by_pool: dict[int, list[Release]] = {}
+    for release in group or ():
+        by_pool.setdefault(id(release.pool), []).append(release)
+    for releases in by_pool.values():
+        pool, pages = releases[0]
+        if len(releases) > 1:
+            pages = np.concatenate([release.pages for release in releases])
+        pool.unpark(pages)
