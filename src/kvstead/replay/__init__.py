@@ -1,0 +1,1 @@
+"""Replay: traces, how long a step takes, and what-if runs over the real allocators."""

@@ -1,0 +1,126 @@
+"""How long a step of a model takes: a roofline, or a constant."""
+
+from __future__ import annotations
+
+import sys
+from math import exp, inf, log1p
+from typing import Protocol
+
+from kvstead.errors import InvalidSize
+from kvstead.replay.gpus import GPU_NAMES, Gpu, gpu
+
+__all__ = ["GPU_NAMES", "FixedCost", "Gpu", "RooflineCost", "StepCost", "gpu"]
+
+_FLOPS_PER_PARAM = 2.0  # one multiplication and one addition per weight and token
+_ALL_TOUCHED = -1e9  # log of the share of weights that one token leaves alone, where that is none
+
+
+class StepCost(Protocol):
+    """Answers how long one step takes."""
+
+    def seconds(self, num_tokens: int, kv_tokens_read: int, attention_pairs: int) -> float:
+        """Duration of one step, in seconds.
+
+        num_tokens: tokens computed in the step, prefill and decode. kv_tokens_read: tokens whose keys and values are
+        read, summed over the rows of the batch. attention_pairs: over the computed tokens, how many tokens each one
+        attends to, summed.
+        """
+        ...
+
+
+class FixedCost:
+    """Every step takes the same time. Raises `InvalidSize` unless `step_seconds` is positive and finite."""
+
+    __slots__ = ("step_seconds",)
+
+    def __init__(self, step_seconds: float) -> None:
+        _require_positive("step_seconds", step_seconds)
+        self.step_seconds = step_seconds
+
+    def seconds(self, num_tokens: int, kv_tokens_read: int, attention_pairs: int) -> float:  # noqa: ARG002 - a constant
+        """`step_seconds`, whatever the batch."""
+        return self.step_seconds
+
+
+class RooflineCost:
+    """A step is bound by arithmetic or by memory, whichever takes longer, and has a constant overhead.
+
+        seconds = overhead + max(flops / (gpus * peak * mfu), bytes / (gpus * bandwidth * mbu))
+        flops   = 2 * active_params * num_tokens + attention_flops_per_pair * attention_pairs
+        bytes   = weight_bytes * params_touched(num_tokens) + kv_bytes_per_token * (kv_tokens_read + num_tokens)
+
+    The roofline is Williams, Waterman and Patterson, "Roofline: an insightful visual performance model" (CACM 52(4),
+    2009); 2 FLOP per weight and token is the forward pass of Kaplan et al., "Scaling laws for neural language models"
+    (2020), section 2.1. Keys and values are read for `kv_tokens_read` tokens and written for the new ones.
+
+    Mixture of experts: a batch reads every expert that some token chose. With each token taking a share
+    a = active / total of the weights, independently of the others, `params_touched(n) = total * (1 - (1 - a)^n)`:
+    `active` for one token, `total` for many. Weights that every token uses are counted as if they were chosen too, so
+    the figure is a little high for batches of a few tokens; for a dense model, a = 1, it is exact.
+
+    gpu: its published peaks. total_params, active_params: weights of the model, and those used for one token.
+    attention_flops_per_pair: FLOP per (new token, attended token), over all layers.
+    kv_bytes_per_token: bytes of keys and values read for one token, over all layers that cache.
+    weight_bytes: bytes per weight; 1 or less computes at the GPU's fp8 peak where it has one, else at bf16.
+    mfu, mbu: the shares of peak FLOP/s and of bandwidth that are reached; the defaults are round numbers, not measured.
+    overhead_seconds: launches, sampling and scheduling, per step.
+    num_gpus: tensor parallel, scaling ideally; communication is not modelled.
+
+    Raises `InvalidSize` for a figure out of range.
+    """
+
+    __slots__ = ("_kv_seconds", "_log_untouched", "_overhead", "_pair_seconds", "_token_seconds", "_weight_seconds")
+
+    def __init__(
+        self,
+        gpu: Gpu,
+        *,
+        total_params: float,
+        active_params: float,
+        attention_flops_per_pair: float,
+        kv_bytes_per_token: float,
+        weight_bytes: float = 2.0,
+        mfu: float = 0.5,
+        mbu: float = 0.8,
+        overhead_seconds: float = 200e-6,
+        num_gpus: int = 1,
+    ) -> None:
+        _require_positive("total_params", total_params)
+        _require_between("active_params", active_params, total_params)
+        _require_positive("weight_bytes", weight_bytes)
+        _require_between("mfu", mfu, 1.0)
+        _require_between("mbu", mbu, 1.0)
+        _require_positive("num_gpus", num_gpus)
+        _require_not_negative("attention_flops_per_pair", attention_flops_per_pair)
+        _require_not_negative("kv_bytes_per_token", kv_bytes_per_token)
+        _require_not_negative("overhead_seconds", overhead_seconds)
+        peak = gpu.fp8_flops if weight_bytes <= 1 and gpu.fp8_flops else gpu.bf16_flops
+        flops_per_second = num_gpus * peak * mfu
+        bytes_per_second = num_gpus * gpu.bandwidth * mbu
+        self._token_seconds = _FLOPS_PER_PARAM * active_params / flops_per_second
+        self._pair_seconds = attention_flops_per_pair / flops_per_second
+        self._weight_seconds = total_params * weight_bytes / bytes_per_second
+        self._kv_seconds = kv_bytes_per_token / bytes_per_second
+        self._log_untouched = log1p(-active_params / total_params) if active_params < total_params else _ALL_TOUCHED
+        self._overhead = float(overhead_seconds)
+
+    def seconds(self, num_tokens: int, kv_tokens_read: int, attention_pairs: int) -> float:
+        """The roofline of one step; the overhead alone for a step that computes nothing."""
+        compute = num_tokens * self._token_seconds + attention_pairs * self._pair_seconds
+        weights = self._weight_seconds * (1.0 - exp(num_tokens * self._log_untouched))
+        memory = weights + (kv_tokens_read + num_tokens) * self._kv_seconds
+        return self._overhead + max(compute, memory)
+
+
+def _require_positive(name: str, value: float) -> None:
+    _require_between(name, value, sys.float_info.max)
+
+
+def _require_between(name: str, value: float, highest: float) -> None:
+    if not 0 < value <= highest:  # also refuses what is not a number
+        raise InvalidSize(f"{name} is {value}. It must be above 0 and at most {highest:g}.")
+
+
+def _require_not_negative(name: str, value: float) -> None:
+    if not 0 <= value < inf:
+        raise InvalidSize(f"{name} is {value}. It must be 0 or more, and finite.")

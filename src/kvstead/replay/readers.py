@@ -1,0 +1,175 @@
+"""Reads request traces: the format is told by the content, never by the file's name."""
+
+from __future__ import annotations
+
+import json
+from collections import defaultdict
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from itertools import chain
+from pathlib import Path
+
+import numpy as np
+
+from kvstead.errors import TraceError
+from kvstead.replay.csv_rows import AZURE_COLUMNS, BURSTGPT_COLUMNS, AzureRows, BurstGPTRows, columns_of
+from kvstead.replay.json_rows import MooncakeRows, QwenRows
+from kvstead.replay.rows import Row, RowParser, malformed
+from kvstead.replay.streams import read_lines, source_name
+from kvstead.replay.trace import Trace, by_arrival
+
+
+@dataclass(frozen=True, slots=True)
+class TraceFormat:
+    """One format: whether a file's first line is of it, and what parses its rows.
+
+    parser: from the source's name, the first line's number and the first line. num_header_lines: lines before the rows.
+    """
+
+    matches: Callable[[str], bool]
+    parser: Callable[[str, int, str], RowParser]
+    num_header_lines: int
+
+
+_FORMATS = {
+    "qwen": TraceFormat(lambda line: "chat_id" in _keys(line), lambda source, *_: QwenRows(source), 0),
+    "mooncake": TraceFormat(
+        lambda line: "hash_ids" in _keys(line) and "chat_id" not in _keys(line),
+        lambda source, *_: MooncakeRows(source),
+        0,
+    ),
+    "azure": TraceFormat(lambda line: set(AZURE_COLUMNS) <= set(columns_of(line)), AzureRows, 1),
+    "burstgpt": TraceFormat(lambda line: set(BURSTGPT_COLUMNS) <= set(columns_of(line)), BurstGPTRows, 1),
+}
+
+TRACE_FORMATS = tuple(_FORMATS)
+
+
+def read_trace(path: str | Path, *, format: str | None = None) -> Trace:  # noqa: A002 - the field's own name
+    """The requests of a file, or of standard input for `-`.
+
+    Plain, gzip or zstandard. format: one of `TRACE_FORMATS`; None finds it out from the first line.
+
+        mooncake   JSON Lines, milliseconds, 512 tokens a block unless `block_size` says otherwise
+        qwen       Qwen-Bailian JSON Lines, seconds, 16 tokens a block
+        azure      Azure 2023 and 2024 CSV, no block ids
+        burstgpt   BurstGPT CSV, seconds, no block ids
+
+    A malformed row raises `TraceError` with file and line. A row that is well-formed and contradicts itself (a number
+    of block ids other than ceil(prompt length / block size), a total that is no sum), or that has no token to prefill
+    or to generate, is left out and named in `Trace.problems`. `TraceError` too when no request remains.
+    """
+    source = source_name(path)
+    lines = ((number, line) for number, line in enumerate(read_lines(path), start=1) if line and not line.isspace())
+    first = next(lines, None)
+    if first is None:
+        raise TraceError(f"{source} is empty. Expected a trace: {_expected_formats()}.")
+    name = format or _detect(source, *first)
+    if name not in _FORMATS:
+        raise TraceError(f"{name!r} is no trace format. Use one of {', '.join(TRACE_FORMATS)}.")
+    chosen = _FORMATS[name]
+    parser = chosen.parser(source, *first)
+    rows = lines if chosen.num_header_lines else chain([first], lines)
+    columns = _Columns(source, parser)
+    for row in _parsed(rows, parser):
+        columns.add(row)
+    return columns.trace("standard input" if source == "standard input" else Path(path).name, name)
+
+
+def _parsed(lines: Iterator[tuple[int, str]], parser: RowParser) -> Iterator[Row]:
+    parse = parser.parse
+    return (parse(number, line) for number, line in lines)
+
+
+@dataclass(slots=True)
+class _Columns:
+    """Collects rows; what contradicts itself goes to `problems`."""
+
+    source: str
+    parser: RowParser
+    timestamps: list[float] = field(default_factory=list)
+    prompt_lens: list[int] = field(default_factory=list)
+    output_lens: list[int] = field(default_factory=list)
+    block_counts: list[int] = field(default_factory=list)
+    block_ids: list[int] = field(default_factory=list)
+    problems: list[str] = field(default_factory=list)
+    _origin: float | None = None
+    _numbers: defaultdict[int, int] = field(default_factory=defaultdict)
+
+    def __post_init__(self) -> None:
+        # An id that is new gets the next number, so numbers have no gaps however the file writes its ids.
+        self._numbers.default_factory = self._numbers.__len__
+
+    def add(self, row: Row) -> None:
+        if self._origin is None or row.timestamp < self._origin:
+            self._origin = row.timestamp
+        fault = row.fault or _fault(row, self.parser.block_size)
+        if fault:
+            self.problems.append(f"{self.source}, line {row.line}: {fault}.")
+            return
+        self.timestamps.append(row.timestamp)
+        self.prompt_lens.append(row.prompt_len)
+        self.output_lens.append(row.output_len)
+        if row.block_ids is not None:
+            self.block_counts.append(len(row.block_ids))
+            self.block_ids.extend(map(self._numbers.__getitem__, row.block_ids))
+
+    def trace(self, name: str, format: str) -> Trace:  # noqa: A002 - the field's own name
+        """The collected rows. Raises `TraceError` when there is none."""
+        num = len(self.timestamps)
+        if num == 0:
+            reason = f"all {len(self.problems)} rows contradict themselves" if self.problems else "it has no rows"
+            hint = f"The first: {self.problems[0]}" if self.problems else f"Expected {_expected_formats()}."
+            raise TraceError(f"{self.source} holds no request: {reason}. {hint}")
+        return by_arrival(
+            name=name,
+            format=format,
+            arrivals=(np.array(self.timestamps) - self._origin) / self.parser.ticks_per_second,
+            prompt_lens=np.array(self.prompt_lens, dtype=np.int64),
+            output_lens=np.array(self.output_lens, dtype=np.int64),
+            block_sizes=np.full(num, self.parser.block_size, dtype=np.int64),
+            block_counts=np.array(self.block_counts or [0] * num, dtype=np.int64),
+            block_ids=np.array(self.block_ids, dtype=np.int64),
+            problems=tuple(self.problems),
+        )
+
+
+def _fault(row: Row, block_size: int) -> str:
+    """Why a row is left out; empty when it is kept."""
+    if row.block_ids is not None:
+        expected = -(-row.prompt_len // block_size)
+        if len(row.block_ids) != expected:
+            return (
+                f"{row.prompt_len} prompt tokens and {len(row.block_ids)} block ids, "
+                f"but {expected} blocks of {block_size} tokens hold that prompt"
+            )
+    if row.prompt_len == 0:
+        return "a prompt of no token"
+    if row.output_len == 0:
+        return "no token to generate"
+    return ""
+
+
+def _detect(source: str, number: int, line: str) -> str:
+    """The name of the format that the first line belongs to."""
+    found = next((name for name, candidate in _FORMATS.items() if candidate.matches(line)), None)
+    if found is None:
+        malformed(source, number, f"the first line of a trace ({_expected_formats()})", line)
+    return found
+
+
+def _expected_formats() -> str:
+    return (
+        "JSON Lines with `hash_ids` (Mooncake, Qwen-Bailian), or CSV with the header "
+        "TIMESTAMP,ContextTokens,GeneratedTokens (Azure) or "
+        "Timestamp,Model,Request tokens,Response tokens,Total tokens,Log Type (BurstGPT)"
+    )
+
+
+def _keys(line: str) -> frozenset[str]:
+    """The keys of a JSON object; none when the line is something else."""
+    try:
+        record = json.loads(line)
+    except (ValueError, RecursionError):
+        return frozenset()
+    return frozenset(record) if type(record) is dict else frozenset()
