@@ -1,7 +1,7 @@
 """What all allocators share: one `free`, one group.
 
-A subclass says which pages of which pool a set of slots stands for and takes them out of LIVE (`_claim`,
-`_claim_segments`); the base decides what happens to them: handed back at once, or parked in the open group.
+A subclass says which pages of which pool a set of slots stands for, and parks them (`_park`, `_park_segment`); the base
+decides how long they stay parked: till the end of the open group, or not at all.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from typing import TypeAlias
 
 import torch
 
+from kvstead.errors import MisalignedSegment
 from kvstead.kernels.arrays import Integers, to_host
 from kvstead.kernels.jit import IntArray
 from kvstead.pages import FreeGroup, FreeList, Release, free_group
@@ -61,23 +62,44 @@ class Allocator(ABC):
         nothing is changed. O(slots).
         """
         array = to_host(slots)
-        if array.size:
-            self._hand_back(self._claim(array))
+        if not array.size:
+            return
+        if self.free_group is None:
+            self._give(array)
+        else:
+            self.free_group.extend(self._park(array))
 
     def free_segment(self, slots: Integers, *, start_pos: int) -> None:
         """Give back a stretch of a request's row, `row[start_pos : start_pos + len(slots)]`, whole pages at a time.
 
-        Cheaper than `free`: only one slot a page is looked up. A partial last page goes as a whole. Raises
+        Cheaper than `free`: each page is looked up once. A partial last page goes as a whole. Raises
         `MisalignedSegment` when `start_pos` is not on a page boundary or the slots do not follow one another as
         positions of a row do; else as `free`. O(slots).
         """
-        self.free_segments(((slots, start_pos),))
+        array = self._segment(slots, start_pos)
+        if not array.size:
+            return
+        if self.free_group is None:
+            self._give_segment(array)
+        else:
+            self.free_group.extend(self._park_segment(array))
 
     def free_segments(self, pairs: Iterable[Segment]) -> None:
         """Give back several stretches, (slots, start_pos) each, all or none. They may not share a page."""
-        segments = [(array, start) for slots, start in pairs if (array := to_host(slots)).size]
-        if segments:
-            self._hand_back(self._claim_segments(segments))
+        arrays = [self._segment(slots, start_pos) for slots, start_pos in pairs]
+        releases: list[Release] = []
+        try:
+            for array in arrays:
+                if array.size:
+                    releases.extend(self._park_segment(array))
+        except BaseException:
+            for pool, pages in releases:
+                pool.restore(pages)
+            raise
+        if self.free_group is None:
+            free_group.end(releases)
+        else:
+            self.free_group.extend(releases)
 
     def free_group_begin(self) -> None:
         """Open a group: from now on frees are parked. Raises `FreeGroupError` when one is open."""
@@ -113,16 +135,24 @@ class Allocator(ABC):
         """The free lists that this allocator hands out from."""
 
     @abstractmethod
-    def _claim(self, slots: IntArray) -> Sequence[Release]:
-        """Check the slots and take their pages out of LIVE: parked if a group is open, else free; or raise."""
+    def _park(self, slots: IntArray) -> Sequence[Release]:
+        """Check the slots and park their pages, all or none."""
 
     @abstractmethod
-    def _claim_segments(self, segments: Sequence[tuple[IntArray, int]]) -> Sequence[Release]:
-        """As `_claim`, for stretches of a row."""
+    def _park_segment(self, slots: IntArray) -> Sequence[Release]:
+        """As `_park`, for a stretch of a row that starts on a page boundary."""
 
-    def _hand_back(self, releases: Sequence[Release]) -> None:
-        if self.free_group is None:
-            for pool, pages in releases:
-                pool.relist(pages)
-        else:
-            self.free_group.extend(releases)
+    def _give(self, slots: IntArray) -> None:
+        """Park and unpark; a subclass may know a shorter way."""
+        free_group.end(self._park(slots))
+
+    def _give_segment(self, slots: IntArray) -> None:
+        free_group.end(self._park_segment(slots))
+
+    def _segment(self, slots: Integers, start_pos: int) -> IntArray:
+        if start_pos < 0 or start_pos % self.page_size:
+            raise MisalignedSegment(
+                f"a segment starts at position {start_pos}, which is no multiple of the page size {self.page_size}. "
+                "Start it at the next page boundary; the page in front of that belongs to what comes before."
+            )
+        return to_host(slots)

@@ -19,7 +19,7 @@ from kvstead.allocators.base import Allocator
 from kvstead.errors import ForeignPage, InvalidSize, MisalignedSegment, MisalignedSize, UseAfterFree
 from kvstead.kernels import host
 from kvstead.kernels.arrays import Integers, to_device, to_host
-from kvstead.kernels.jit import IntArray
+from kvstead.kernels.jit import IntArray, StateArray
 from kvstead.pages import FreeList, Release
 from kvstead.pages.page_table import require_tag
 
@@ -50,6 +50,10 @@ class PagedAllocator(Allocator):
     def parked_size(self) -> int:
         """Tokens freed in the open group: no longer owned, not yet available."""
         return self._free_list.table.num_parked * self.page_size
+
+    def page_states(self) -> StateArray:
+        """The state of every page, uint8[num_pages + 1], page 0 first: the allocator's own array, to be read only."""
+        return self._free_list.table.state
 
     def owners(self) -> dict[int, int]:
         """Live pages by owner tag. O(pages of the pool)."""
@@ -135,40 +139,21 @@ class PagedAllocator(Allocator):
     def _pools(self) -> Sequence[FreeList]:
         return (self._free_list,)
 
-    def _claim(self, slots: IntArray) -> Sequence[Release]:
-        table = self._free_list.table
+    def _park(self, slots: IntArray) -> Sequence[Release]:
+        pool = self._free_list
+        return (Release(pool, pool.park(slots) if self.page_size == 1 else pool.park_slots(slots, self.page_size)),)
+
+    def _park_segment(self, slots: IntArray) -> Sequence[Release]:
+        return (Release(self._free_list, self._free_list.park_segment(slots, self.page_size)),)
+
+    def _give(self, slots: IntArray) -> None:
         if self.page_size == 1:
-            return self._claim_pages(slots)
-        claim = table.release_slots if self.free_group is None else table.park_slots
-        return (Release(self._free_list, claim(slots, self.page_size)),)
+            self._free_list.give(slots)
+        else:
+            super()._give(slots)
 
-    def _claim_segments(self, segments: Sequence[tuple[IntArray, int]]) -> Sequence[Release]:
-        parts = [self._segment_pages(slots, start_pos) for slots, start_pos in segments]
-        return self._claim_pages(parts[0] if len(parts) == 1 else np.concatenate(parts))
-
-    def _claim_pages(self, pages: IntArray) -> Sequence[Release]:
-        table = self._free_list.table
-        claim = table.release if self.free_group is None else table.park
-        return (Release(self._free_list, claim(pages)),)
-
-    def _segment_pages(self, slots: IntArray, start_pos: int) -> IntArray:
-        if start_pos < 0 or start_pos % self.page_size:
-            raise MisalignedSegment(
-                f"a segment starts at position {start_pos}, which is no multiple of the page size {self.page_size}. "
-                "Start it at the next page boundary; the page in front of that belongs to what comes before."
-            )
-        if self.page_size == 1:
-            return slots
-        pages = np.empty(-(-slots.size // self.page_size), dtype=np.int64)
-        bad = host.segment_pages(slots, self.page_size, pages)
-        if bad >= 0:
-            first = bad * self.page_size
-            raise MisalignedSegment(
-                f"slots {slots[first : first + self.page_size].tolist()} at positions from {start_pos + first} are not "
-                f"the consecutive slots of a page of {self.page_size}. Pass the stretch of the row unchanged, with the "
-                "position it starts at."
-            )
-        return pages
+    def _give_segment(self, slots: IntArray) -> None:
+        self._free_list.give_segment(slots, self.page_size)
 
     def _rows(self, *columns: Integers) -> tuple[IntArray, ...]:
         arrays = tuple(to_host(column) for column in columns)
@@ -180,8 +165,9 @@ class PagedAllocator(Allocator):
         tags = to_host(owners)
         if tags.size != num_rows:
             self._refuse_shapes(num_rows, tags.size)
-        for tag in (tags.min(initial=0), tags.max(initial=0)):
-            require_tag(int(tag))
+        if getattr(owners, "dtype", None) != np.int32:
+            for tag in (tags.min(initial=0), tags.max(initial=0)):
+                require_tag(int(tag))
         return tags
 
     def _refuse_shapes(self, *sizes: int) -> NoReturn:

@@ -13,6 +13,8 @@ from kvstead.kernels.jit import IntArray
 # Any integer sequence, array or tensor, on any device, of any shape.
 Integers: TypeAlias = Sequence[int] | np.ndarray | torch.Tensor
 
+_INT64 = np.dtype(np.int64)
+
 
 def to_host(values: Integers) -> IntArray:
     """`values` as a flat, contiguous int64 array on the host.
@@ -24,10 +26,10 @@ def to_host(values: Integers) -> IntArray:
         array = values.numpy() if values.is_cpu else values.cpu().numpy()
     else:
         array = np.asarray(values)
-    if array.dtype != np.int64:
+    if array.dtype is not _INT64 and array.dtype != _INT64:
         if array.size and array.dtype.kind not in "iu":
             raise TypeError(f"expected integers, got {array.dtype}. Pass slots, pages and lengths as an integer type.")
-        array = array.astype(np.int64)
+        array = array.astype(_INT64)
     if array.ndim != 1:
         array = array.reshape(-1)
     return array if array.flags.c_contiguous else np.ascontiguousarray(array)

@@ -35,47 +35,100 @@ Verdict: TypeAlias = tuple[int, int, int, int]
 _VERDICT = types.UniTuple(types.int64, 4)
 
 
-@kernel(i64(U8, I64, i64, i64, I64))
-def mark(state: StateArray, pages: IntArray, before: int, after: int, out: IntArray) -> int:
-    """Turn every page from `before` to `after` and copy the ids to `out`; a repeated id counts as wrong.
+@kernel(types.void(I64, i64, i64, i64))
+def _write_run(ring: IntArray, start: int, first: int, count: int) -> None:
+    """Write `first`, `first + 1`, ... into a ring from `start` on."""
+    straight = min(count, ring.size - start)
+    front = ring[start : start + straight]  # loops over whole slices compile to vector code
+    for i in range(front.size):
+        front[i] = first + i
+    for i in range(count - straight):
+        ring[i] = first + straight + i
 
-    Returns the index of the first page that is out of range or in another state, or -1. On a fault nothing is changed.
+
+@kernel(types.boolean(U8, I64, i64))
+def _is_run(state: StateArray, pages: IntArray, before: int) -> bool:
+    """Whether the pages follow one another, all in the pool and in one state; a quick look says no to most others."""
+    first = pages[0]
+    count = pages.size
+    if pages[count - 1] - first != count - 1 or first < 0 or first + count > state.size:
+        return False
+    wrong = 0
+    for i in range(count):
+        wrong |= (pages[i] - first) ^ i
+    odd = 0
+    part = state[first : first + count]
+    for i in range(count):
+        odd |= part[i] ^ before
+    return wrong == 0 and odd == 0
+
+
+@kernel(i64(U8, I64, i64, i64, I64, i64))
+def move(state: StateArray, pages: IntArray, before: int, after: int, ring: IntArray, start: int) -> int:
+    """Turn every page from `before` to `after` and write the ids into `ring` from `start` on, wrapping around.
+
+    Returns the index of the first page that is out of range or in another state (a repeated id is), or -1. On a fault
+    no state is changed; what was written to the ring lies where nothing is listed. `ring` has room for all pages.
     """
-    num_states = state.size
-    for i in range(pages.size):
+    count = pages.size
+    if count == 0:
+        return -1
+    if _is_run(state, pages, before):
+        first = pages[0]
+        state[first : first + count] = after
+        _write_run(ring, start, first, count)
+        return -1
+    capacity = ring.size
+    at = start
+    for i in range(count):
         page = pages[i]
-        if page < 0 or page >= num_states or state[page] != before:
+        if page < 0 or page >= state.size or state[page] != before:
             for j in range(i):
                 state[pages[j]] = before
             return i
         state[page] = after
-        out[i] = page
+        ring[at] = page
+        at += 1
+        if at == capacity:
+            at = 0
     return -1
 
 
-@kernel(types.void(U8, I64, i64))
-def fill(state: StateArray, pages: IntArray, value: int) -> None:
-    """Set the state of pages that are known to be good."""
-    for i in range(pages.size):
-        state[pages[i]] = value
+@kernel(types.void(U8, I32, I64, i64, i64, i64, i64, i64, I64))
+def take(
+    state: StateArray,
+    owner: TagArray,
+    ring: IntArray,
+    head: int,
+    num_listed: int,
+    listed_at: int,
+    fresh: int,
+    tag: int,
+    out: IntArray,
+) -> None:
+    """Make pages live, tag them and write them to `out`: `num_listed` from the ring, the others from `fresh` upward.
 
-
-@kernel(types.void(U8, I32, I64, i64))
-def occupy(state: StateArray, owner: TagArray, pages: IntArray, tag: int) -> None:
-    """Make free pages live and write down who takes them."""
-    for i in range(pages.size):
-        page = pages[i]
-        state[page] = LIVE
-        owner[page] = tag
+    The listed ones go to `out[listed_at:]`, the fresh ones to what is left.
+    """
+    num_fresh = out.size - num_listed
+    _write_run(out, num_listed if listed_at == 0 else 0, fresh, num_fresh)
+    at = head
+    for i in range(num_listed):
+        out[listed_at + i] = ring[at]
+        at += 1
+        if at == ring.size:
+            at = 0
+    for i in range(out.size):
+        state[out[i]] = LIVE
+        owner[out[i]] = tag
 
 
 @kernel(types.UniTuple(i64, 2)(U8, I64, i64, i64, I64))
-def claim_slots(state: StateArray, slots: IntArray, page_size: int, after: int, out: IntArray) -> tuple[int, int]:
+def move_slots(state: StateArray, slots: IntArray, page_size: int, after: int, out: IntArray) -> tuple[int, int]:
     """Collect the distinct pages of live `slots` into `out`, in the order first seen, and set them to `after`.
 
     Returns (number of pages, -1), or (0, index of the first bad slot) with nothing changed.
     """
-    num_states = state.size
     count = 0
     base = 0
     end = 0  # slots in [base, end) lie in the page just seen
@@ -84,7 +137,7 @@ def claim_slots(state: StateArray, slots: IntArray, page_size: int, after: int, 
         if base <= slot < end:
             continue
         page = slot // page_size
-        good = slot >= 0 and page < num_states
+        good = slot >= 0 and page < state.size
         if good and state[page] == LIVE:
             state[page] = CLAIMED
             out[count] = page
@@ -100,25 +153,39 @@ def claim_slots(state: StateArray, slots: IntArray, page_size: int, after: int, 
     return count, -1
 
 
-@kernel(i64(I64, i64, I64))
-def segment_pages(slots: IntArray, page_size: int, out: IntArray) -> int:
-    """Pages of a row segment that starts on a page boundary: one for every `page_size` slots, the last may be partial.
+@kernel(types.UniTuple(i64, 2)(U8, I64, i64, i64, I64, i64))
+def move_segment(
+    state: StateArray, slots: IntArray, page_size: int, after: int, ring: IntArray, start: int
+) -> tuple[int, int]:
+    """`move` for the pages of a row segment that starts on a page boundary; the last page may be partial.
 
-    Returns the index of the first page whose slots do not lie one behind the other from its start, or -1.
+    Returns (fault, index of the page): FAULT_OFFSET when the page's slots do not lie one behind the other from its
+    start, FAULT_NOT_LIVE when it is out of range or not live, else (FAULT_NONE, -1).
     """
+    at = start
+    fault = FAULT_NONE
     num_pages = (slots.size + page_size - 1) // page_size
     for i in range(num_pages):
-        start = i * page_size
-        length = min(page_size, slots.size - start)
-        head = slots[start]
+        first = i * page_size
+        head = slots[first]
         page = head // page_size
         wrong = head - page * page_size
-        for j in range(1, length):
-            wrong |= slots[start + j] - head - j
+        for j in range(1, min(page_size, slots.size - first)):
+            wrong |= slots[first + j] - head - j
         if wrong != 0:
-            return i
-        out[i] = page
-    return -1
+            fault = FAULT_OFFSET
+        elif head < 0 or page >= state.size or state[page] != LIVE:
+            fault = FAULT_NOT_LIVE
+        if fault != FAULT_NONE:
+            for j in range(i):
+                state[slots[j * page_size] // page_size] = LIVE
+            return fault, i
+        state[page] = after
+        ring[at] = page
+        at += 1
+        if at == ring.size:
+            at = 0
+    return FAULT_NONE, -1
 
 
 @kernel(types.void(I64, i64, I64))

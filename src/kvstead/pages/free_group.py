@@ -13,9 +13,8 @@ one list; a release names its pool.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import NamedTuple, TypeAlias
-
-import numpy as np
 
 from kvstead.errors import FreeGroupError
 from kvstead.kernels.jit import IntArray
@@ -41,13 +40,7 @@ def begin(group: FreeGroup) -> list[Release]:
     return []
 
 
-def end(group: FreeGroup) -> None:
-    """Hand back everything that was parked, pool by pool, in the order of the calls."""
-    by_pool: dict[int, list[Release]] = {}
-    for release in group or ():
-        by_pool.setdefault(id(release.pool), []).append(release)
-    for releases in by_pool.values():
-        pool, pages = releases[0]
-        if len(releases) > 1:
-            pages = np.concatenate([release.pages for release in releases])
+def end(releases: Iterable[Release] | None) -> None:
+    """Hand back everything that was parked, in the order of the calls."""
+    for pool, pages in releases or ():
         pool.unpark(pages)

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from kvstead.errors import AuditError, InvalidSize
+from kvstead.errors import AuditError, InvalidSize, MisalignedSegment
 from kvstead.kernels import host
 from kvstead.kernels.jit import IntArray
 from kvstead.pages.page_table import PageTable, require_tag
@@ -63,10 +63,12 @@ class FreeList:
         if num_pages < 0:
             raise InvalidSize(f"num_pages is {num_pages}. Ask for 0 pages or more.")
         require_tag(owner)
-        if num_pages > self.table.num_free:
+        table = self.table
+        if num_pages > table.num_free:
             return None
-        pages = self._queue.pop(num_pages)
-        self.table.occupy(pages, owner)
+        pages = self._queue.take(num_pages, table, owner)
+        table.num_free -= num_pages
+        table.num_live += num_pages
         return pages
 
     def give(self, pages: IntArray) -> None:
@@ -75,16 +77,55 @@ class FreeList:
         pages: int64[k], in any order. Raises `DoubleFree` or `ForeignPage` for the first bad one and then changes
         nothing. O(k).
         """
-        self._queue.push(self.table.release(pages))
+        ring, start = self._room(pages.size)
+        self._move(pages, host.LIVE, host.FREE, ring, start)
+        self._given(ring, pages.size)
 
-    def relist(self, pages: IntArray) -> None:
-        """List pages that the table has just turned FREE; `pages` is what its method returned."""
-        self._queue.push(pages)
+    def give_segment(self, slots: IntArray, page_size: int) -> None:
+        """Make the pages of a row segment available again; `slots` as for `park_segment`. O(slots)."""
+        num_pages = -(-slots.size // page_size)
+        ring, start = self._room(num_pages)
+        self._move_segment(slots, page_size, host.FREE, ring, start)
+        self._given(ring, num_pages)
+
+    def park(self, pages: IntArray) -> IntArray:
+        """Make live pages parked: no longer owned, not yet available. Returns a copy of their ids. Raises as `give`."""
+        out = np.empty(pages.size, dtype=np.int64)
+        self._move(pages, host.LIVE, host.PARKED, out, 0)
+        return self._parked(out)
+
+    def park_slots(self, slots: IntArray, page_size: int) -> IntArray:
+        """Park the pages that live slots lie in, each once, in the order first seen. Raises as `give`. O(slots)."""
+        out = np.empty(min(slots.size, self.num_pages), dtype=np.int64)
+        count, bad = host.move_slots(self.table.state, slots, page_size, host.PARKED, out)
+        if bad >= 0:
+            self.table.refuse(int(slots[bad] // page_size))
+        return self._parked(out[:count])
+
+    def park_segment(self, slots: IntArray, page_size: int) -> IntArray:
+        """Park the pages of a row segment: whole pages of consecutive slots, the last may be partial.
+
+        Raises `MisalignedSegment` where the slots are not that, else as `give`. O(slots).
+        """
+        out = np.empty(-(-slots.size // page_size), dtype=np.int64)
+        self._move_segment(slots, page_size, host.PARKED, out, 0)
+        return self._parked(out)
 
     def unpark(self, pages: IntArray) -> None:
-        """Make parked pages available; `pages` is what `table.park` or `table.park_slots` returned."""
-        self.table.unpark(pages)
-        self._queue.push(pages)
+        """Make parked pages available; `pages` is what a `park` returned. O(pages)."""
+        ring, start = self._queue.room(pages.size)
+        bad = host.move(self.table.state, pages, host.PARKED, host.FREE, ring, start)
+        assert bad < 0, f"page {pages[bad]} left the parked state some other way"
+        self.table.num_parked -= pages.size
+        self.table.num_free += pages.size
+        self._queue.listed(ring, pages.size)
+
+    def restore(self, pages: IntArray) -> None:
+        """Take a `park` back: its pages are live again, as before."""
+        bad = host.move(self.table.state, pages, host.PARKED, host.LIVE, np.empty_like(pages), 0)
+        assert bad < 0, f"page {pages[bad]} left the parked state some other way"
+        self.table.num_parked -= pages.size
+        self.table.num_live += pages.size
 
     def clear(self) -> None:
         """Every page is free again, whoever held it."""
@@ -103,3 +144,36 @@ class FreeList:
         if not np.array_equal(listed, free):
             odd = sorted(set(listed.tolist()) ^ set(free.tolist())) or "pages listed twice"
             raise AuditError(f"the free list and the page states disagree about {odd}. A page is lost or listed twice.")
+
+    def _room(self, num_pages: int) -> tuple[IntArray, int]:
+        """Where to write pages that are given back. A call that names more than are live fails, outside the queue."""
+        if num_pages > self.table.num_live:
+            return np.empty(num_pages, dtype=np.int64), 0
+        return self._queue.room(num_pages)
+
+    def _move(self, pages: IntArray, before: int, after: int, ring: IntArray, start: int) -> None:
+        bad = host.move(self.table.state, pages, before, after, ring, start)
+        if bad >= 0:
+            self.table.refuse(int(pages[bad]))
+
+    def _move_segment(self, slots: IntArray, page_size: int, after: int, ring: IntArray, start: int) -> None:
+        fault, bad = host.move_segment(self.table.state, slots, page_size, after, ring, start)
+        if fault == host.FAULT_NONE:
+            return
+        part = slots[bad * page_size : (bad + 1) * page_size]
+        if fault == host.FAULT_OFFSET:
+            raise MisalignedSegment(
+                f"slots {part.tolist()}, from entry {bad * page_size} of the segment on, are not the consecutive slots "
+                f"of a page of {page_size}. Pass the stretch of the row unchanged, with the position it starts at."
+            )
+        self.table.refuse(int(part[0] // page_size))
+
+    def _given(self, ring: IntArray, num_pages: int) -> None:
+        self.table.num_live -= num_pages
+        self.table.num_free += num_pages
+        self._queue.listed(ring, num_pages)
+
+    def _parked(self, pages: IntArray) -> IntArray:
+        self.table.num_live -= pages.size
+        self.table.num_parked += pages.size
+        return pages

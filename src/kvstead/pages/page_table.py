@@ -1,12 +1,12 @@
 """What state each page is in, and whose it is.
 
-             occupy                 release
+              take                    give
     FREE ------------> LIVE ------------------------> FREE
                          |  park             unpark
-                         +--------> PARKED --------->  FREE
+                         +--------> PARKED ---------> FREE
 
-One byte a page is the only place where this is written down; the counts follow from the transitions. Page 0 is PADDING
-from beginning to end. Going from LIVE to PARKED or FREE is where a wrong free is caught, so it happens at the call.
+One byte a page is the only place where this is written down; the counts follow from the transitions, which are the free
+list's. Page 0 is PADDING from beginning to end.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import numpy as np
 
 from kvstead.errors import AuditError, DoubleFree, ForeignPage, InvalidSize
 from kvstead.kernels import host
-from kvstead.kernels.jit import IntArray, StateArray, TagArray
+from kvstead.kernels.jit import StateArray, TagArray
 
 _STATE_NAMES = {host.FREE: "free", host.LIVE: "live", host.PARKED: "parked in the open group"}
 
@@ -51,42 +51,6 @@ class PageTable:
         self.num_live = 0
         self.num_parked = 0
 
-    def occupy(self, pages: IntArray, tag: int) -> None:
-        """Make free pages live and tag them. `pages` come from a free list, which never hands out another kind."""
-        host.occupy(self.state, self.owner, pages, tag)
-        self.num_free -= pages.size
-        self.num_live += pages.size
-
-    def release(self, pages: IntArray) -> IntArray:
-        """Make live pages free; returns a copy of their ids. Raises `DoubleFree` or `ForeignPage`, changing nothing."""
-        pages = self._leave_live(pages, host.FREE)
-        self.num_free += pages.size
-        return pages
-
-    def park(self, pages: IntArray) -> IntArray:
-        """Make live pages parked; returns a copy of their ids. Raises as `release` does."""
-        pages = self._leave_live(pages, host.PARKED)
-        self.num_parked += pages.size
-        return pages
-
-    def release_slots(self, slots: IntArray, page_size: int) -> IntArray:
-        """Make the pages of live slots free, each once; returns their ids. Raises as `release` does."""
-        pages = self._claim(slots, page_size, host.FREE)
-        self.num_free += pages.size
-        return pages
-
-    def park_slots(self, slots: IntArray, page_size: int) -> IntArray:
-        """Make the pages of live slots parked, each once; returns their ids. Raises as `release` does."""
-        pages = self._claim(slots, page_size, host.PARKED)
-        self.num_parked += pages.size
-        return pages
-
-    def unpark(self, pages: IntArray) -> None:
-        """Make pages free that `park` set aside."""
-        host.fill(self.state, pages, host.FREE)
-        self.num_parked -= pages.size
-        self.num_free += pages.size
-
     def owners(self) -> dict[int, int]:
         """Live pages by owner tag. Scans the table: O(pages), for people and audits, not for the hot path."""
         tags, counts = np.unique(self.owner[self.state == host.LIVE], return_counts=True)
@@ -99,25 +63,8 @@ class PageTable:
         if seen != kept or self.state[0] != host.PADDING:
             raise AuditError(
                 f"page states are {seen} (free, live, parked, padding, claimed) where the counts say {kept}. "
-                "Some code wrote to the state array directly; only the table's own methods may."
+                "Some code wrote to the state array directly; only the free list may."
             )
-
-    def _leave_live(self, pages: IntArray, after: int) -> IntArray:
-        out = np.empty(pages.size, dtype=np.int64)
-        bad = host.mark(self.state, pages, host.LIVE, after, out)
-        if bad >= 0:
-            self.refuse(int(pages[bad]))
-        self.num_live -= pages.size
-        return out
-
-    def _claim(self, slots: IntArray, page_size: int, after: int) -> IntArray:
-        # A call can name no more pages than slots, and no more than exist.
-        out = np.empty(min(slots.size, self.num_pages), dtype=np.int64)
-        count, bad = host.claim_slots(self.state, slots, page_size, after, out)
-        if bad >= 0:
-            self.refuse(int(slots[bad] // page_size))
-        self.num_live -= count
-        return out[:count]
 
     def refuse(self, page: int) -> NoReturn:
         """Raise the error that says why `page` cannot be freed."""

@@ -1,6 +1,6 @@
 """In which order free pages are handed out again.
 
-A queue holds page ids and no states; the page table does that. Pages that were never handed out are not stored at all:
+A queue lists page ids; their states are the page table's. Pages that were never handed out are not stored at all:
 `fresh` is the lowest of them, and a new pool is ready as soon as its memory is reserved.
 
     PageRing                head                       tail
@@ -17,19 +17,24 @@ from typing import Protocol
 import numpy as np
 
 from kvstead.errors import AuditError
-from kvstead.kernels import bitmap
+from kvstead.kernels import bitmap, host
 from kvstead.kernels.jit import IntArray, WordArray
+from kvstead.pages.page_table import PageTable
 
 
 class PageQueue(Protocol):
     """Free pages in some order. The caller never asks for more than there are."""
 
-    def pop(self, num_pages: int) -> IntArray:
-        """Take the next `num_pages` pages."""
+    def take(self, num_pages: int, table: PageTable, tag: int) -> IntArray:
+        """Unlist the next `num_pages` pages and make them live: int64[num_pages], the caller's own."""
         ...
 
-    def push(self, pages: IntArray) -> None:
-        """Put pages back; `pages` is copied."""
+    def room(self, num_pages: int) -> tuple[IntArray, int]:
+        """Where up to `num_pages` pages may be written to be listed: a buffer, and the index to start from."""
+        ...
+
+    def listed(self, buffer: IntArray, num_pages: int) -> None:
+        """List the `num_pages` pages that were written to `buffer`, what `room` gave for as many."""
         ...
 
     def clear(self) -> None:
@@ -44,11 +49,11 @@ class PageQueue(Protocol):
 class PageRing:
     """Free pages in a ring; `last_in_first_out` decides at which end freed pages join."""
 
-    __slots__ = ("_count", "_fresh", "_head", "_last_in_first_out", "_num_pages", "_ring")
+    __slots__ = ("_count", "_fresh", "_head", "_num_pages", "_ring", "last_in_first_out")
 
     def __init__(self, num_pages: int, *, last_in_first_out: bool) -> None:
+        self.last_in_first_out = last_in_first_out
         self._num_pages = num_pages
-        self._last_in_first_out = last_in_first_out
         self._ring: IntArray = np.empty(num_pages, dtype=np.int64)
         self.clear()
 
@@ -58,53 +63,40 @@ class PageRing:
         self._count = 0
         self._fresh = 1
 
-    def pop(self, num_pages: int) -> IntArray:
-        """Take the next `num_pages` pages, int64[num_pages]."""
-        fresh_left = self._num_pages + 1 - self._fresh
-        reused = min(num_pages, self._count) if self._last_in_first_out else max(0, num_pages - fresh_left)
-        if reused == num_pages:
-            return self._pop_ring(num_pages)
-        first = self._fresh
-        self._fresh += num_pages - reused
-        fresh = np.arange(first, self._fresh)
-        if reused == 0:
-            return fresh
-        parts = (self._pop_ring(reused), fresh)
-        return np.concatenate(parts if self._last_in_first_out else parts[::-1])
-
-    def push(self, pages: IntArray) -> None:
-        """Put pages back at the front (lifo) or the end (fifo), in the order given."""
-        capacity = self._num_pages
-        start = self._head - pages.size if self._last_in_first_out else self._head + self._count
-        start %= capacity
-        if self._last_in_first_out:
-            self._head = start
-        self._count += pages.size
-        end = start + pages.size
-        if end <= capacity:
-            self._ring[start:end] = pages
+    def take(self, num_pages: int, table: PageTable, tag: int) -> IntArray:
+        """Unlist the next `num_pages` pages and make them live: int64[num_pages]. O(num_pages)."""
+        if self.last_in_first_out:
+            num_listed = min(num_pages, self._count)
+            listed_at = 0
         else:
-            split = capacity - start
-            self._ring[start:] = pages[:split]
-            self._ring[: end - capacity] = pages[split:]
+            listed_at = min(num_pages, self._num_pages + 1 - self._fresh)
+            num_listed = num_pages - listed_at
+        pages = np.empty(num_pages, dtype=np.int64)
+        host.take(table.state, table.owner, self._ring, self._head, num_listed, listed_at, self._fresh, tag, pages)
+        self._fresh += num_pages - num_listed
+        self._count -= num_listed
+        self._head += num_listed
+        if self._head >= self._num_pages:
+            self._head -= self._num_pages
+        return pages
+
+    def room(self, num_pages: int) -> tuple[IntArray, int]:
+        """The ring itself: in front of the head (lifo) or behind the tail (fifo)."""
+        start = self._head - num_pages if self.last_in_first_out else self._head + self._count
+        return self._ring, start % self._num_pages
+
+    def listed(self, buffer: IntArray, num_pages: int) -> None:
+        """Take the pages that were written there into the ring. O(1)."""
+        assert buffer is self._ring, "pages are written where `room` said"
+        self._count += num_pages
+        if self.last_in_first_out:
+            self._head = (self._head - num_pages) % self._num_pages
 
     def contents(self) -> IntArray:
         """All free pages in the order in which they would be taken."""
         at = (self._head + np.arange(self._count)) % max(self._num_pages, 1)
         parts = (self._ring[at], np.arange(self._fresh, self._num_pages + 1))
-        return np.concatenate(parts if self._last_in_first_out else parts[::-1])
-
-    def _pop_ring(self, num_pages: int) -> IntArray:
-        start = self._head
-        end = start + num_pages
-        if end < self._num_pages:
-            pages = self._ring[start:end].copy()
-        else:
-            end -= self._num_pages
-            pages = np.concatenate((self._ring[start:], self._ring[:end]))
-        self._head = end
-        self._count -= num_pages
-        return pages
+        return np.concatenate(parts if self.last_in_first_out else parts[::-1])
 
 
 class PageBitmap:
@@ -124,17 +116,22 @@ class PageBitmap:
     def clear(self) -> None:
         """Every page is free."""
         self._words.fill(0)
-        self.push(np.arange(1, self._num_pages + 1))
+        bitmap.set_bits(self._words, self._starts, np.arange(1, self._num_pages + 1))
 
-    def pop(self, num_pages: int) -> IntArray:
-        """Take the `num_pages` lowest pages, int64[num_pages], ascending. O(num_pages log N)."""
+    def take(self, num_pages: int, table: PageTable, tag: int) -> IntArray:
+        """Unlist the `num_pages` lowest pages and make them live: ascending. O(num_pages log N)."""
         pages = np.empty(num_pages, dtype=np.int64)
         bitmap.take_lowest(self._words, self._starts, pages)
+        host.take(table.state, table.owner, pages, 0, num_pages, 0, 0, tag, pages)
         return pages
 
-    def push(self, pages: IntArray) -> None:
-        """Put pages back."""
-        bitmap.set_bits(self._words, self._starts, pages)
+    def room(self, num_pages: int) -> tuple[IntArray, int]:
+        """A buffer of its own; a bitmap has no order to write pages in."""
+        return np.empty(num_pages, dtype=np.int64), 0
+
+    def listed(self, buffer: IntArray, num_pages: int) -> None:
+        """Set the pages' bits. O(num_pages log N)."""
+        bitmap.set_bits(self._words, self._starts, buffer[:num_pages])
 
     def contents(self) -> IntArray:
         """All free pages, ascending. Raises `AuditError` when a summary level disagrees with the one below it."""
