@@ -1,0 +1,115 @@
+"""The nodes of the tree and what its operations return."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from kvstead.kernels.jit import IntArray
+from kvstead.kernels.tokens import TokenArray
+
+
+@dataclass(frozen=True, slots=True)
+class Namespace:
+    """What must be equal, besides the tokens, for two requests to share a prefix.
+
+    lora: the adapter's name. salt: a tenant's secret. images: hashes of the images behind placeholder tokens, in
+    order. Compared field by field, so no choice of strings can make two namespaces meet.
+    """
+
+    lora: str = ""
+    salt: str = ""
+    images: tuple[str, ...] = ()
+
+
+# A child is found by the bytes of its first page; below the root the namespace stands in front of them.
+ChildKey: TypeAlias = bytes | tuple[Namespace, bytes]
+
+
+class Node:
+    """A stretch of tokens, whole pages, that every sequence below it has in common.
+
+    tokens: int32[n], the ids from `end - n` to `end`. end: tokens from the root to the end of this node. pins: locks
+    that were taken at this very node. access, created: readings of the tree's clock. hits: matches that used it.
+
+    Then what the components keep here; full attention: `pages` int64[n / page_size], one id for every page of slots,
+    and `locks`, the pins at this node and everywhere below.
+
+    `parent` is None for the root and for a node that has left the tree.
+    """
+
+    __slots__ = (
+        "access",
+        "children",
+        "created",
+        "end",
+        "hits",
+        "key",
+        "locks",
+        "pages",
+        "parent",
+        "pins",
+        "priority",
+        "tokens",
+    )
+
+    def __init__(
+        self, parent: Node | None, key: ChildKey, tokens: TokenArray, pages: IntArray, now: int, priority: int
+    ) -> None:
+        self.parent = parent
+        self.key = key
+        self.tokens = tokens
+        self.pages = pages
+        self.end: int = tokens.size if parent is None else parent.end + tokens.size
+        self.children: dict[ChildKey, Node] = {}
+        self.pins = 0
+        self.locks = 0
+        self.access = now
+        self.created = now
+        self.hits = 0
+        self.priority = priority
+
+    def __repr__(self) -> str:
+        """Where the node lies and what holds it."""
+        return f"Node([{self.end - self.tokens.size}:{self.end}], locks={self.locks}, children={len(self.children)})"
+
+    def below(self) -> Iterator[Node]:
+        """Every node below this one, parents first."""
+        stack = list(self.children.values())
+        while stack:
+            node = stack.pop()
+            yield node
+            stack.extend(node.children.values())
+
+
+@dataclass(frozen=True, slots=True)
+class Match:
+    """The cached part of a key: its first `num_tokens` tokens, ending at `node`.
+
+    Holds nothing: until `node` is locked, the next eviction may take it.
+    """
+
+    node: Node
+    num_tokens: int
+
+
+@dataclass(frozen=True, slots=True)
+class Insertion:
+    """What became of a key that was inserted.
+
+    node: where the key's last whole page ends. num_tokens: tokens cached now, a multiple of the page size. num_shared:
+    the leading tokens that were cached before; the tree kept its own slots for those.
+    """
+
+    node: Node
+    num_tokens: int
+    num_shared: int
+
+
+@dataclass(frozen=True, slots=True)
+class Evicted:
+    """What an eviction gave back to the allocator."""
+
+    num_tokens: int
+    num_nodes: int

@@ -1,0 +1,81 @@
+"""The evictable nodes of a tree, in the order in which they go."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from heapq import heapify, heappop, heappush
+from itertools import count
+from typing import TypeAlias
+
+from kvstead.prefix.node import Node
+from kvstead.prefix.policies import Policy, Rank
+
+# (rank when filed, serial number, node); the serial keeps the heap from comparing nodes.
+_Entry: TypeAlias = tuple[Rank, int, Node]
+
+_SLACK = 64  # entries below which tidying up is not worth it
+
+
+class EvictionQueue:
+    """A priority queue of nodes whose ranks may change while they wait.
+
+    One heap lives as long as the tree. A node's valid entry is the one that `_entries` names; leaving the queue only
+    forgets that, and the heap drops the dead entry when it surfaces. A rank that has grown is noticed when its entry
+    surfaces: the node is filed again under the new one. A rank that falls must be announced (`refresh`), or the node
+    would surface too late. When more than half of the heap is dead it is rebuilt, so it stays O(nodes that wait) and
+    every operation is O(log n) amortised.
+    """
+
+    __slots__ = ("_entries", "_heap", "_rank", "_serial")
+
+    def __init__(self, policy: Policy) -> None:
+        self._rank = policy
+        self._heap: list[_Entry] = []
+        self._entries: dict[Node, _Entry] = {}
+        self._serial = count()
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+    def __contains__(self, node: Node) -> bool:
+        return node in self._entries
+
+    def __iter__(self) -> Iterator[Node]:
+        return iter(self._entries)
+
+    def add(self, node: Node) -> None:
+        """Let `node` wait here, at the rank it has now."""
+        entry = (self._rank(node), next(self._serial), node)
+        self._entries[node] = entry
+        heappush(self._heap, entry)
+        self._tidy()
+
+    def discard(self, node: Node) -> None:
+        """Let `node` wait no more, if it did."""
+        if self._entries.pop(node, None) is not None:
+            self._tidy()
+
+    def refresh(self, node: Node) -> None:
+        """Take note that the rank of `node` may have fallen, if it waits here."""
+        entry = self._entries.get(node)
+        if entry is not None and self._rank(node) < entry[0]:
+            self.add(node)
+
+    def pop(self) -> Node | None:
+        """Take out the node of the lowest rank; None when nobody waits."""
+        while self._heap:
+            entry = heappop(self._heap)
+            filed, _, node = entry
+            if self._entries.get(node) is not entry:
+                continue
+            if self._rank(node) > filed:
+                self.add(node)
+                continue
+            del self._entries[node]
+            return node
+        return None
+
+    def _tidy(self) -> None:
+        if len(self._heap) > 2 * len(self._entries) + _SLACK:
+            self._heap = list(self._entries.values())
+            heapify(self._heap)
