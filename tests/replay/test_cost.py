@@ -1,7 +1,7 @@
 import timeit
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kvstead.errors import InvalidSize, LayoutError
@@ -18,6 +18,7 @@ def roofline(**changes):
     return RooflineCost(figures.pop("gpu", SMALL), **figures)
 
 
+@settings(deadline=None)
 @given(num_tokens=st.integers(1, 1000), kv_tokens=counts, pairs=counts)
 def test_roofline_of_a_dense_model(num_tokens, kv_tokens, pairs):
     """A step takes as long as its arithmetic or its memory traffic, whichever is longer, and the overhead."""
@@ -27,6 +28,7 @@ def test_roofline_of_a_dense_model(num_tokens, kv_tokens, pairs):
     assert cost.seconds(num_tokens, kv_tokens, pairs) == pytest.approx(0.25 + max(compute, memory))
 
 
+@settings(deadline=None)
 @given(num_tokens=st.integers(1, 40), total=st.integers(2, 50), data=st.data())
 def test_experts_touched(num_tokens, total, data):
     """A batch of a mixture of experts reads `active` weights for one token and tends to all of them for many."""
@@ -44,6 +46,7 @@ def _without_compute():
     return Gpu("memory only", bf16_flops=1e30, fp8_flops=None, bandwidth=10.0, memory_bytes=1, source="made up")
 
 
+@settings(deadline=None)
 @given(work=st.tuples(counts, counts, counts), more=st.tuples(counts, counts, counts))
 def test_more_work_takes_no_less_time(work, more):
     """The cost is monotonic in each of its arguments."""

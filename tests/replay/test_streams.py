@@ -4,7 +4,7 @@ import sys
 
 import pytest
 import zstandard
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kvstead.errors import TraceError
@@ -48,6 +48,7 @@ def test_members_follow_each_other(tmp_path, pack):
 
 
 @pytest.mark.parametrize("pack", [gzip.compress, zstd], ids=["gzip", "zstd"])
+@settings(deadline=None)
 @given(data=st.data())
 def test_a_file_cut_short_is_no_shorter_trace(tmp_path_factory, pack, data):
     """A compressed file that ends too early is an error, not fewer lines."""
@@ -89,6 +90,7 @@ def test_files_that_cannot_be_opened(tmp_path):
             list(read_lines(path))
 
 
+@settings(deadline=None)
 @given(chunks=st.lists(st.sampled_from(["a", "\n", "bc", "\n\n"]), max_size=12))
 def test_lines_are_those_of_the_text(tmp_path_factory, chunks):
     """Lines are what stands between line feeds, with or without a last one."""

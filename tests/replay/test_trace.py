@@ -3,7 +3,7 @@ import time
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from trace_strategies import make_trace_of, rows, traces
 
@@ -29,6 +29,7 @@ def plain_rows(trace: Trace) -> list[tuple[float, int, int, list[int]]]:
     ]
 
 
+@settings(deadline=None)
 @given(trace=traces())
 def test_tokens_follow_from_the_blocks(trace):
     """Equal blocks have equal tokens, no two blocks share one, and within a block of ids every offset has its own."""
@@ -49,6 +50,7 @@ def test_tokens_follow_from_the_blocks(trace):
         assert owner == "alone" or len(set(tokens)) == len(tokens)
 
 
+@settings(deadline=None)
 @given(trace=traces())
 def test_tokens_of_a_prompt_are_the_callers(trace):
     """Overwriting the tokens that came out changes no later answer."""
@@ -58,6 +60,7 @@ def test_tokens_of_a_prompt_are_the_callers(trace):
     assert np.array_equal(trace.prompt_tokens(0), expected)
 
 
+@settings(deadline=None)
 @given(
     block_size=st.integers(1, 48),
     room=st.integers(1, 48),
@@ -82,6 +85,7 @@ def test_more_blocks_than_token_ids():
         PromptTokens.for_blocks(FIRST_OUTPUT_TOKEN + 1, 16, 16)
 
 
+@settings(deadline=None)
 @given(trace=traces())
 def test_generated_tokens_are_nobody_elses(trace):
     """The ids a request generates lie above every prompt id, below 2^31, and in no other request's range."""
@@ -114,6 +118,7 @@ def _seconds(trace: Trace) -> float:
     return time.perf_counter() - start
 
 
+@settings(deadline=None)
 @given(data=st.data(), block_size=st.integers(1, 8))
 def test_rows_are_sorted_stably(data, block_size):
     """Requests stand in order of arrival, those of equal time in the order given, each with its own ids."""
@@ -124,6 +129,7 @@ def test_rows_are_sorted_stably(data, block_size):
     assert len(trace) == len(given_rows)
 
 
+@settings(deadline=None)
 @given(parts=st.lists(traces(), min_size=1, max_size=3))
 def test_merge_keeps_requests_and_their_reuse(parts):
     """A merge holds every request once, by arrival; two prompts share tokens where they did, and never across files."""

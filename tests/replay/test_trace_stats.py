@@ -2,7 +2,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from trace_strategies import make_trace_of, traces
 
 from kvstead.replay.readers import read_trace
@@ -34,6 +34,7 @@ def reuse_by_sets(trace: Trace) -> ReuseStats:
     return ReuseStats(hit_tokens, prompt_tokens, hit_blocks, num_blocks)
 
 
+@settings(deadline=None)
 @given(trace=traces())
 def test_reuse_is_the_count_by_sets(trace):
     """Reuse equals a set-based walk over the prompts, and is absent where no request carries ids."""

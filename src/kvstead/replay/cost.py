@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import sys
-from math import exp, inf, log1p
+from math import exp, log1p
 from typing import Protocol
 
-from kvstead.errors import InvalidSize
+from kvstead.replay.figures import require_at_least, require_between, require_positive
 from kvstead.replay.gpus import GPU_NAMES, Gpu, gpu
 
 __all__ = ["GPU_NAMES", "FixedCost", "Gpu", "RooflineCost", "StepCost", "gpu"]
@@ -34,7 +33,7 @@ class FixedCost:
     __slots__ = ("step_seconds",)
 
     def __init__(self, step_seconds: float) -> None:
-        _require_positive("step_seconds", step_seconds)
+        require_positive("step_seconds", step_seconds)
         self.step_seconds = step_seconds
 
     def seconds(self, num_tokens: int, kv_tokens_read: int, attention_pairs: int) -> float:  # noqa: ARG002 - a constant
@@ -85,15 +84,15 @@ class RooflineCost:
         overhead_seconds: float = 200e-6,
         num_gpus: int = 1,
     ) -> None:
-        _require_positive("total_params", total_params)
-        _require_between("active_params", active_params, total_params)
-        _require_positive("weight_bytes", weight_bytes)
-        _require_between("mfu", mfu, 1.0)
-        _require_between("mbu", mbu, 1.0)
-        _require_positive("num_gpus", num_gpus)
-        _require_not_negative("attention_flops_per_pair", attention_flops_per_pair)
-        _require_not_negative("kv_bytes_per_token", kv_bytes_per_token)
-        _require_not_negative("overhead_seconds", overhead_seconds)
+        require_positive("total_params", total_params)
+        require_between("active_params", active_params, total_params)
+        require_positive("weight_bytes", weight_bytes)
+        require_between("mfu", mfu, 1.0)
+        require_between("mbu", mbu, 1.0)
+        require_positive("num_gpus", num_gpus)
+        require_at_least("attention_flops_per_pair", attention_flops_per_pair, 0)
+        require_at_least("kv_bytes_per_token", kv_bytes_per_token, 0)
+        require_at_least("overhead_seconds", overhead_seconds, 0)
         peak = gpu.fp8_flops if weight_bytes <= 1 and gpu.fp8_flops else gpu.bf16_flops
         flops_per_second = num_gpus * peak * mfu
         bytes_per_second = num_gpus * gpu.bandwidth * mbu
@@ -110,17 +109,3 @@ class RooflineCost:
         weights = self._weight_seconds * (1.0 - exp(num_tokens * self._log_untouched))
         memory = weights + (kv_tokens_read + num_tokens) * self._kv_seconds
         return self._overhead + max(compute, memory)
-
-
-def _require_positive(name: str, value: float) -> None:
-    _require_between(name, value, sys.float_info.max)
-
-
-def _require_between(name: str, value: float, highest: float) -> None:
-    if not 0 < value <= highest:  # also refuses what is not a number
-        raise InvalidSize(f"{name} is {value}. It must be above 0 and at most {highest:g}.")
-
-
-def _require_not_negative(name: str, value: float) -> None:
-    if not 0 <= value < inf:
-        raise InvalidSize(f"{name} is {value}. It must be 0 or more, and finite.")
