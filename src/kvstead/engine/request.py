@@ -1,0 +1,56 @@
+"""A request, from waiting to its end."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+import numpy as np
+from numpy.typing import NDArray
+
+from kvstead.kernels.jit import IntArray
+from kvstead.prefix import Namespace
+
+
+class Status(StrEnum):
+    """Where a request stands."""
+
+    WAITING = "waiting"
+    PREFILL = "prefill"
+    DECODE = "decode"
+    FINISHED = "finished"
+    ABORTED = "aborted"
+    REJECTED = "rejected"
+
+
+@dataclass(slots=True, eq=False)
+class Request:
+    """A prompt and how far to go on from it.
+
+    prompt: token ids, an integer array of at least one. max_new_tokens: tokens to generate at most. stop_tokens: ids
+    that end the request when generated. The scheduler fills in the rest: `tokens` are the known ids (prompt and output)
+    while the request is off the memory or ended, `num_cached` the prompt tokens found in the cache when it was first
+    admitted, `reason` why it was rejected.
+    """
+
+    request_id: int
+    prompt: IntArray | NDArray[np.int32]
+    max_new_tokens: int
+    namespace: Namespace = field(default_factory=Namespace)
+    stop_tokens: tuple[int, ...] = ()
+    status: Status = Status.WAITING
+    row: int = 0
+    tokens: IntArray | NDArray[np.int32] = field(default_factory=lambda: np.empty(0, dtype=np.int64))
+    num_cached: int = -1
+    num_retractions: int = 0
+    reason: str = ""
+
+    @property
+    def max_length(self) -> int:
+        """Tokens of the prompt and the longest output."""
+        return int(self.prompt.size) + self.max_new_tokens
+
+    @property
+    def output(self) -> IntArray | NDArray[np.int32]:
+        """Generated token ids, once the request has ended."""
+        return self.tokens[self.prompt.size :]

@@ -1,0 +1,24 @@
+"""Who computes a step."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from kvstead.engine.step import Step
+from kvstead.kernels.arrays import Integers
+
+
+class Pending(Protocol):
+    """A step under way."""
+
+    def tokens(self) -> Integers:
+        """Wait for the step; one token id for each decoding row, then one for each chunk."""
+        ...
+
+
+class Runner(Protocol):
+    """Computes steps in the order in which they are launched."""
+
+    def launch(self, step: Step) -> Pending:
+        """Start to compute a step; its slots may be written from now on."""
+        ...

@@ -1,0 +1,357 @@
+"""Continuous batching: which requests compute what in the next step.
+
+                 add                admit                 last chunk planned
+    (request) ---------> waiting ------------> prefill --------------------> decode ---> ended
+                  ^                     |                                      |
+                  '---------------------+------------- retract ----------------'
+
+A step is planned (`schedule`), computed (a `Runner`), and its results processed (`process`); plans and results come in
+the same order. With `overlap` step n + 1 is planned before the results of step n are processed. Then a request may end
+while a later step that holds it is under way: its memory is given back when that step's results are processed.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+
+import numpy as np
+import torch
+
+from kvstead.engine.manager import KVCacheManager
+from kvstead.engine.request import Request, Status
+from kvstead.engine.runner import Pending, Runner
+from kvstead.engine.step import Chunk, Outcome, Step
+from kvstead.errors import InvalidSize, RequestError
+from kvstead.kernels.arrays import Integers, to_host
+from kvstead.kernels.jit import IntArray
+
+_NO_ROWS: IntArray = np.empty(0, dtype=np.int64)
+
+
+class Scheduler:
+    """First come, first served, on the memory of one `KVCacheManager`.
+
+    chunk_tokens: tokens computed in a step at most; longer prompts are cut into chunks. max_running: requests on the
+    memory at once (by default as many as there are rows). decode_headroom: tokens of growth that are kept in reserve
+    for every running request when another is admitted. overlap: plan a step before the last one has been processed.
+
+    Raises `InvalidSize` for limits below 1.
+    """
+
+    def __init__(
+        self,
+        manager: KVCacheManager,
+        *,
+        chunk_tokens: int = 8192,
+        max_running: int | None = None,
+        decode_headroom: int = 128,
+        overlap: bool = False,
+    ) -> None:
+        num_rows = manager.table.num_rows
+        self.manager = manager
+        self.chunk_tokens = chunk_tokens
+        self.max_running = num_rows if max_running is None else min(max_running, num_rows)
+        self.decode_headroom = decode_headroom
+        self.overlap = overlap
+        if min(self.chunk_tokens, self.max_running) < 1 or decode_headroom < 0:
+            raise InvalidSize(
+                f"chunk_tokens {chunk_tokens}, max_running {self.max_running}, decode_headroom {decode_headroom}: the "
+                "first two must be 1 or more, the last 0 or more."
+            )
+        self.waiting: deque[Request] = deque()
+        self.num_retractions = 0
+        self._active: dict[int, Request] = {}  # row -> request, in the order of admission
+        self._ended: dict[int, Request] = {}  # ended, but a step that holds the row is still under way
+        self._decoding: IntArray | None = None  # rows in decode, or None when to be listed anew
+        self._target: IntArray = np.zeros(num_rows + 1, dtype=np.int64)  # tokens at which the row ends
+        self._last_step: IntArray = np.zeros(num_rows + 1, dtype=np.int64)  # last planned step that holds the row
+        self._num_stopping = 0  # active requests with stop tokens
+        self._planned = 0
+        self._processed = 0
+        self._in_flight: tuple[Step, Pending] | None = None
+        self._blocked_at = -1  # `manager.num_released` when the first of the queue last found no room
+
+    # Requests
+
+    @property
+    def num_running(self) -> int:
+        """Requests that hold memory."""
+        return len(self._active) + len(self._ended)
+
+    @property
+    def is_idle(self) -> bool:
+        """Nothing waits, runs or is under way."""
+        return not (self.waiting or self._active or self._ended) and self._planned == self._processed
+
+    def add(self, request: Request) -> bool:
+        """Queue a request. False if it can never fit: then it is rejected and `request.reason` says why.
+
+        Raises `RequestError` for an empty prompt, nothing to generate, or a request that was added before.
+        """
+        is_new = request.status is Status.WAITING and request.tokens.size == 0
+        if request.prompt.size == 0 or request.max_new_tokens < 1 or not is_new:
+            raise RequestError(
+                f"request {request.request_id} has {request.prompt.size} prompt tokens, {request.max_new_tokens} to "
+                f"generate and is {request.status}. Add a new request with at least one of each."
+            )
+        request.reason = why_never(request, self.manager)
+        if request.reason:
+            request.status = Status.REJECTED
+            return False
+        request.tokens = request.prompt
+        self.waiting.append(request)
+        return True
+
+    def abort(self, request: Request) -> None:
+        """End a request at any moment. Memory that a step under way uses comes back with that step's results."""
+        if request.status is Status.WAITING:
+            if request in self.waiting:
+                self.waiting.remove(request)
+                self._blocked_at = -1
+            request.status = Status.ABORTED
+        elif request.row in self._active and self._active[request.row] is request:
+            self._end(request, Status.ABORTED)
+
+    # A step
+
+    def step(self, runner: Runner) -> Outcome | None:
+        """Plan and launch the next step, and process the results of the one that is due; None when nothing was due."""
+        planned = self.schedule()
+        previous, self._in_flight = self._in_flight, None
+        if planned is not None:
+            self._in_flight = (planned, runner.launch(planned))
+        due = previous if self.overlap else self._in_flight
+        if not self.overlap:
+            self._in_flight = None
+        return None if due is None else self.process(due[0], due[1].tokens())
+
+    def schedule(self) -> Step | None:
+        """Plan the next step and allocate its slots; None when there is nothing to do.
+
+        With a step under way, None can also mean: process its results first, some request has to be retracted.
+        """
+        while True:
+            rows, lengths, slots = self._plan_decode()
+            if slots is None:
+                return None
+            chunks = self._plan_chunks(self.chunk_tokens - rows.size)
+            if rows.size or chunks or not self._active or self._is_under_way():
+                break
+            self._retract_newest()  # prompts block each other half-way; the oldest alone always fits
+        if not rows.size and not chunks:
+            return None
+        self._planned += 1
+        self._last_step[rows] = self._planned
+        for chunk in chunks:
+            self._last_step[chunk.row] = self._planned
+        return Step(self._planned, rows, lengths, slots, tuple(chunks))
+
+    def process(self, step: Step, tokens: Integers) -> Outcome:
+        """Take in a step's results: token ids, first of its rows, then of its chunks. Steps come in order.
+
+        Frees are parked while this runs and take effect together at its end.
+        """
+        if step.index != self._processed + 1:
+            raise RequestError(f"step {step.index} cannot follow step {self._processed}. Process steps in order.")
+        sampled = to_host(tokens)
+        outcome = Outcome(step)
+        with self.manager.defer_frees():
+            self._processed = step.index
+            self._process_rows(step, sampled, outcome)
+            self._process_chunks(step, sampled[step.rows.size :], outcome)
+            for row in [row for row in self._ended if self._last_step[row] <= step.index]:
+                self._release(self._ended.pop(row))
+        return outcome
+
+    # Planning
+
+    def _plan_decode(self) -> tuple[IntArray, IntArray, torch.Tensor | None]:
+        """Rows that decode, their new lengths and slots; no slots when a retraction has to wait."""
+        while True:
+            rows = self._decoding_rows()
+            if self._is_under_way():  # who reaches the limit with the step under way takes no further slot
+                rows = rows[self.manager.table.lengths[rows] + 1 < self._target[rows]]
+            slots = self.manager.decode(rows)
+            if slots is not None:
+                return rows, self.manager.table.lengths[rows], slots
+            if self._is_under_way():
+                return _NO_ROWS, _NO_ROWS, None
+            self._retract_newest()
+
+    def _plan_chunks(self, budget: int) -> list[Chunk]:
+        """Go on with prompts begun, then admit new ones, within a budget of tokens."""
+        chunks: list[Chunk] = []
+        for request in self._prefilling():
+            chunk = self._plan_chunk(request, budget)
+            if chunk is None:
+                return chunks
+            chunks.append(chunk)
+            budget -= chunk.end - chunk.start
+        while budget > 0 and (admitted := self._admit()) is not None:
+            chunk = self._plan_chunk(admitted, budget)
+            assert chunk is not None, "admission has counted the pages"
+            chunks.append(chunk)
+            budget -= chunk.end - chunk.start
+        return chunks
+
+    def _plan_chunk(self, request: Request, budget: int) -> Chunk | None:
+        """The next stretch of a prompt, as long as budget and memory allow; None when neither allows a token."""
+        row, known = request.row, int(request.tokens.size)
+        start = int(self.manager.table.lengths[row])
+        in_last_page = -start % self.manager.page_size
+        length = min(budget, known - start, in_last_page + self.manager.room() * self.manager.page_size)
+        if length <= 0:
+            return None
+        end = start + length
+        slots = self.manager.extend([row], [end])
+        assert slots is not None, "no more than there is room for was asked"
+        if end == known:
+            request.status = Status.DECODE
+            self._decoding = None
+        return Chunk(request, row, start, end, slots, is_last=end == known)
+
+    def _admit(self) -> Request | None:
+        """Give the first of the queue a row and its cached prefix, if all its pages can be had."""
+        if not self.waiting or self.num_running >= self.max_running:
+            return None
+        if self._active and self._blocked_at == self.manager.num_released:
+            return None
+        request = self.waiting[0]
+        lease = self.manager.match(request.tokens, namespace=request.namespace, owner=request.request_id)
+        if lease is None:
+            return None
+        # The prefix is locked by now, so `room` no longer counts it as evictable.
+        if not self._fits(request, lease.num_cached):
+            self.manager.abort(lease.row)
+            self._blocked_at = self.manager.num_released
+            return None
+        self.waiting.popleft()
+        request.row = lease.row
+        request.status = Status.PREFILL
+        if request.num_cached < 0:
+            request.num_cached = lease.num_cached
+        self._active[lease.row] = request
+        self._target[lease.row] = request.max_length
+        self._num_stopping += bool(request.stop_tokens)
+        return request
+
+    def _fits(self, request: Request, num_cached: int) -> bool:
+        """Whether the rest of the prompt fits beside what is promised to those that run."""
+        needed = self._pages(int(request.tokens.size)) - num_cached // self.manager.page_size
+        if self.num_running:
+            needed += self._pages(min(self.decode_headroom, request.max_length - int(request.tokens.size)))
+            needed += self._promised_pages()
+        return needed <= self.manager.room()
+
+    def _promised_pages(self) -> int:
+        """Pages that running requests will take: rests of prompts, and the headroom of decoding rows."""
+        page_size = self.manager.page_size
+        lengths = self.manager.table.lengths
+        promised = sum(
+            self._pages(min(int(request.tokens.size) + self.decode_headroom, request.max_length))
+            - self._pages(int(lengths[request.row]))
+            for request in self._prefilling()
+        )
+        rows = self._decoding_rows()
+        ends = np.minimum(lengths[rows] + self.decode_headroom, self._target[rows])
+        return promised + int(
+            ((ends + page_size - 1) // page_size - (lengths[rows] + page_size - 1) // page_size).sum()
+        )
+
+    def _retract_newest(self) -> None:
+        """Take the request that was admitted last off the memory, and put it first in the queue."""
+        assert len(self._active) > 1, "a request that runs alone fits; `add` has checked that"
+        request = self._active[next(reversed(self._active))]
+        self._leave(request)
+        request.tokens = self.manager.retract(request.row)
+        request.status = Status.WAITING
+        request.num_retractions += 1
+        self.num_retractions += 1
+        self.waiting.appendleft(request)
+
+    # Results
+
+    def _process_rows(self, step: Step, sampled: IntArray, outcome: Outcome) -> None:
+        rows, lengths, tokens = step.rows, step.lengths, sampled[: step.rows.size]
+        if self._ended:
+            alive = np.array([row not in self._ended for row in rows.tolist()], dtype=bool)
+            rows, lengths, tokens = rows[alive], lengths[alive], tokens[alive]
+        self.manager.commit(rows, lengths, tokens)
+        done = lengths + 1 >= self._target[rows]
+        for row in rows[done].tolist():
+            self._finish(self._active[row], outcome)
+        if self._num_stopping:
+            for row, token in zip(rows[~done].tolist(), tokens[~done].tolist(), strict=True):
+                if token in self._active[row].stop_tokens:
+                    self._finish(self._active[row], outcome)
+
+    def _process_chunks(self, step: Step, sampled: IntArray, outcome: Outcome) -> None:
+        for chunk, token in zip(step.chunks, sampled.tolist(), strict=True):
+            request = chunk.request
+            if chunk.row in self._ended:
+                continue
+            self.manager.commit([chunk.row], [chunk.end], [token])
+            self.manager.cache(chunk.row)
+            if not chunk.is_last:
+                continue
+            if chunk.end == request.prompt.size:
+                outcome.started.append(request)
+            if chunk.end + 1 >= self._target[chunk.row] or token in request.stop_tokens:
+                self._finish(request, outcome)
+
+    def _finish(self, request: Request, outcome: Outcome) -> None:
+        outcome.ended.append(request)
+        self._end(request, Status.FINISHED)
+
+    def _end(self, request: Request, status: Status) -> None:
+        """Leave the batch; the memory comes back now, or with the step under way that still uses it."""
+        row = request.row
+        request.tokens = self.manager.known_tokens(row)
+        request.status = status
+        self._leave(request)
+        if self._last_step[row] > self._processed:
+            self._ended[row] = request
+        else:
+            self._release(request)
+
+    def _release(self, request: Request) -> None:
+        if request.status is Status.FINISHED:
+            self.manager.finish(request.row)
+        else:
+            self.manager.abort(request.row)
+
+    def _leave(self, request: Request) -> None:
+        del self._active[request.row]
+        self._decoding = None
+        self._num_stopping -= bool(request.stop_tokens)
+
+    # Small things
+
+    def _is_under_way(self) -> bool:
+        return self._planned > self._processed
+
+    def _prefilling(self) -> list[Request]:
+        return [request for request in self._active.values() if request.status is Status.PREFILL]
+
+    def _decoding_rows(self) -> IntArray:
+        if self._decoding is None:
+            rows = [row for row, request in self._active.items() if request.status is Status.DECODE]
+            self._decoding = np.array(rows, dtype=np.int64)
+        return self._decoding
+
+    def _pages(self, num_tokens: int) -> int:
+        return -(-num_tokens // self.manager.page_size)
+
+
+def why_never(request: Request, manager: KVCacheManager) -> str:
+    """Why a request cannot be served by this memory even alone; empty if it can."""
+    page_size = manager.page_size
+    # The last token is sampled but its cache entries are never computed.
+    needed = -(-(request.max_length - 1) // page_size)
+    pages = manager.num_slots // page_size
+    wants = f"{request.prompt.size} prompt tokens and {request.max_new_tokens} new ones"
+    if needed > pages:
+        return f"{wants} need {needed} pages of {page_size}; the memory has {pages}"
+    if request.max_length > manager.table.width:
+        return f"{wants} exceed the longest row of {manager.table.width}"
+    return ""

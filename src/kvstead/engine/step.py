@@ -1,0 +1,52 @@
+"""What is computed in one step, and what came of it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import torch
+
+from kvstead.engine.request import Request
+from kvstead.kernels.jit import IntArray
+
+
+@dataclass(frozen=True, slots=True)
+class Chunk:
+    """A stretch of a request's known tokens to be computed: positions `start` .. `end` - 1 into `slots`."""
+
+    request: Request
+    row: int
+    start: int
+    end: int
+    slots: torch.Tensor
+    is_last: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One batch: a token of each decoding row, and chunks of prompts.
+
+    rows: int64[d] table rows; lengths: int64[d], their tokens including the one computed now; slots: int64[d], where
+    that one's entries go. A runner returns one token id for each row and then one for each chunk. A row's input token
+    is the one its previous step produced, known to the runner even before that step's results are processed.
+    """
+
+    index: int
+    rows: IntArray
+    lengths: IntArray
+    slots: torch.Tensor
+    chunks: tuple[Chunk, ...]
+
+    @property
+    def num_tokens(self) -> int:
+        """Tokens computed in the step."""
+        return self.rows.size + sum(chunk.end - chunk.start for chunk in self.chunks)
+
+
+@dataclass(slots=True)
+class Outcome:
+    """Whose first token a step brought, and who has ended with it."""
+
+    step: Step
+    started: list[Request] = field(default_factory=list)
+    ended: list[Request] = field(default_factory=list)

@@ -1,0 +1,229 @@
+"""What a replay writes down while it runs, and the result it makes of that."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from kvstead.engine import KVCacheManager, Request
+from kvstead.replay.trace import Trace
+
+_TIMELINE_POINTS = 2000
+_FIRST_GAP_S = 0.05
+
+TIMELINE_COLUMNS = (
+    "clock_s",
+    "running",
+    "waiting",
+    "finished",
+    "live_bytes",
+    "cached_bytes",
+    "free_bytes",
+    "hit_tokens",
+    "prompt_tokens",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Latencies:
+    """Quantiles of a latency in seconds; None where nothing was measured."""
+
+    p50: float | None
+    p90: float | None
+    p99: float | None
+
+    @classmethod
+    def of(cls, seconds: NDArray[np.float64]) -> Latencies:
+        """Quantiles by linear interpolation."""
+        if not seconds.size:
+            return cls(None, None, None)
+        return cls(*(float(value) for value in np.quantile(seconds, (0.5, 0.9, 0.99))))
+
+
+@dataclass(frozen=True, slots=True)
+class ReplayResult:
+    """What came out of a replay.
+
+    Times are the trace's clock in seconds unless they say wall. `retracted` counts events, all other request counts are
+    requests. `hit_tokens` of `prompt_tokens` were found in the cache when their request was first admitted;
+    `has_reuse` is False for a trace that says nothing about equal prefixes. `mean_by_state` are bytes averaged over the
+    clock, adding up to `total_bytes`; `peak_bytes` and `mean_bytes` count live and cached ones. ttft: arrival to first
+    token. tpot: time per further token of a request. timeline: one row of TIMELINE_COLUMNS per sample.
+    """
+
+    trace: Trace
+    total: int
+    finished: int
+    rejected: int
+    retracted: int
+    aborted: int
+    interrupted: bool
+    has_reuse: bool
+    hit_tokens: int
+    prompt_tokens: int
+    output_tokens: int
+    total_bytes: int
+    peak_bytes: int
+    mean_by_state: dict[str, int]
+    mean_by_kind: dict[str, int]
+    ttft: Latencies
+    tpot: Latencies
+    clock_s: float
+    steps: int
+    memory_us_per_step: float
+    wall_s: float
+    rejections: tuple[str, ...]
+    timeline: tuple[tuple[float, ...], ...]
+
+    @property
+    def mean_bytes(self) -> int:
+        """Bytes live or cached, averaged over the clock."""
+        return self.mean_by_state["live"] + self.mean_by_state["cached"]
+
+    @property
+    def hit_rate(self) -> float | None:
+        """Share of prompt tokens that were in the cache; None where the trace carries no reuse."""
+        return self.hit_tokens / self.prompt_tokens if self.has_reuse and self.prompt_tokens else None
+
+    @property
+    def throughput_tok_s(self) -> float:
+        """Generated tokens per second of the clock."""
+        return self.output_tokens / self.clock_s if self.clock_s else 0.0
+
+
+class Recorder:
+    """Counts while a replay runs; O(1) a step."""
+
+    def __init__(self, trace: Trace, manager: KVCacheManager) -> None:
+        self._trace = trace
+        self._manager = manager
+        self._arrivals = trace.arrivals.copy()
+        self._first = np.full(len(trace), np.nan)
+        self._last = np.full(len(trace), np.nan)
+        self._generated = np.zeros(len(trace), dtype=np.int64)
+        self._rejections: list[str] = []
+        self._timeline: list[tuple[float, ...]] = []
+        self._gap = _FIRST_GAP_S
+        self._next_sample = 0.0
+        self._clock = 0.0
+        self._live_time = 0.0  # tokens x seconds
+        self._cached_time = 0.0
+        self._peak = 0  # tokens
+        self._hit_tokens = 0
+        self._prompt_tokens = 0
+        self.num_steps = 0
+        self.num_finished = 0
+
+    @property
+    def num_requests(self) -> int:
+        """Requests in the trace."""
+        return len(self._trace)
+
+    @property
+    def num_done(self) -> int:
+        """Requests that have ended, finished or rejected."""
+        return self.num_finished + len(self._rejections)
+
+    def reject(self, request: Request) -> None:
+        """Note a request that can never fit."""
+        self._rejections.append(f"request {request.request_id}: {request.reason}")
+
+    def step(self, clock: float, *, running: int, waiting: int) -> None:
+        """Note that a step ended at `clock`, and the memory in use since the step before."""
+        self.num_steps += 1
+        elapsed, self._clock = clock - self._clock, clock
+        manager = self._manager
+        cached = manager.tree.evictable_tokens
+        live = manager.num_slots - manager.allocator.available_size() - manager.allocator.parked_size() - cached
+        self._live_time += live * elapsed
+        self._cached_time += cached * elapsed
+        self._peak = max(self._peak, live + cached)
+        if clock >= self._next_sample:
+            self._sample(running, waiting)
+
+    def arrive(self, request: int, clock: float) -> None:
+        """Note when a request came in, where that is not the trace's own time."""
+        self._arrivals[request] = clock
+
+    def start(self, request: int, num_cached: int, clock: float) -> None:
+        """Note a request's first token, and how much of its prompt the cache held."""
+        self._first[request] = clock
+        self._hit_tokens += num_cached
+        self._prompt_tokens += int(self._trace.prompt_lens[request])
+
+    def end(self, request: int, num_generated: int, clock: float) -> None:
+        """Note a request's last token."""
+        self._last[request] = clock
+        self._generated[request] = num_generated
+        self.num_finished += 1
+
+    def result(self, *, wall_s: float, memory_s: float, retracted: int, interrupted: bool) -> ReplayResult:
+        """Everything that was noted."""
+        first, last = self._first, self._last
+        longer = self._generated > 1
+        tpot = (last - first)[longer] / (self._generated[longer] - 1)
+        token_bytes = self._manager.token_bytes
+        by_state = self._mean_by_state()
+        held = by_state["live"] + by_state["cached"]
+        return ReplayResult(
+            trace=self._trace,
+            total=len(self._trace),
+            finished=self.num_finished,
+            rejected=len(self._rejections),
+            retracted=retracted,
+            aborted=0,
+            interrupted=interrupted,
+            has_reuse=self._trace.has_reuse,
+            hit_tokens=self._hit_tokens,
+            prompt_tokens=self._prompt_tokens,
+            output_tokens=int(self._generated.sum()),
+            total_bytes=self._manager.total_bytes,
+            peak_bytes=self._peak * token_bytes,
+            mean_by_state=by_state,
+            mean_by_kind={str(kind): held for kind in self._manager.layout.kinds},
+            ttft=Latencies.of((first - self._arrivals)[~np.isnan(first)]),
+            tpot=Latencies.of(tpot),
+            clock_s=self._clock,
+            steps=self.num_steps,
+            memory_us_per_step=memory_s * 1e6 / self.num_steps if self.num_steps else 0.0,
+            wall_s=wall_s,
+            rejections=tuple(self._rejections),
+            timeline=tuple(self._timeline),
+        )
+
+    def _mean_by_state(self) -> dict[str, int]:
+        """Averages as whole bytes; what rounding leaves over counts as free, so that the sum is exact."""
+        now = self._manager.stats()
+        token_bytes = self._manager.token_bytes
+        seconds = self._clock or 1.0
+        mean = {
+            "live": int(self._live_time / seconds * token_bytes),
+            "cached": int(self._cached_time / seconds * token_bytes),
+            "parked": 0,  # frees are parked only while results are processed, for no time of the clock
+        }
+        mean["free"] = now.total_bytes - now.padding - sum(mean.values())
+        mean["padding"] = now.padding
+        return mean
+
+    def _sample(self, running: int, waiting: int) -> None:
+        """Add a point to the timeline; when it grows long, drop every second one and sample half as often."""
+        stats = self._manager.stats()
+        self._timeline.append(
+            (
+                self._clock,
+                running,
+                waiting,
+                self.num_finished,
+                stats.live,
+                stats.cached,
+                stats.free,
+                self._hit_tokens,
+                self._prompt_tokens,
+            )
+        )
+        if len(self._timeline) >= 2 * _TIMELINE_POINTS:
+            self._timeline = self._timeline[::2]
+            self._gap *= 2
+        self._next_sample = self._clock + self._gap

@@ -1,0 +1,190 @@
+"""Replaying a trace: the real manager and scheduler, with a clock in place of the model.
+
+trace ---> Scheduler ---> Step ---> CostRunner: how long would this take?  ---> clock
+^           |                                                                   |
+'-----------'------------- requests arrive when the clock has come so far <-----'
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from kvstead.engine import KVCacheManager, Outcome, Request, Scheduler, Step
+from kvstead.kernels.jit import IntArray
+from kvstead.replay.cost import StepCost
+from kvstead.replay.records import Recorder, ReplayResult
+from kvstead.replay.trace import Trace
+
+_STEPS_BETWEEN_REPORTS = 256
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """How far a replay has come, for a progress bar. Times in seconds, memory in bytes."""
+
+    clock_s: float
+    done: int
+    total: int
+    running: int
+    waiting: int
+    held_bytes: int
+    total_bytes: int
+
+    @classmethod
+    def of(cls, manager: KVCacheManager, recorder: Recorder, clock_s: float, waiting: int, running: int) -> Progress:
+        """Where the replay stands."""
+        stats = manager.stats()
+        return cls(
+            clock_s=clock_s,
+            done=recorder.num_done,
+            total=recorder.num_requests,
+            running=running,
+            waiting=waiting,
+            held_bytes=stats.live + stats.cached,
+            total_bytes=stats.total_bytes,
+        )
+
+
+class Stopwatch:
+    """Wall time spent inside a manager: its methods are wrapped, on this one instance."""
+
+    def __init__(self, manager: KVCacheManager) -> None:
+        self.seconds = 0.0
+        self._depth = 0
+        for name in ("match", "extend", "decode", "commit", "cache", "finish", "retract", "abort"):
+            setattr(manager, name, self._timed(getattr(manager, name)))
+
+    def _timed(self, method: Callable[..., Any]) -> Callable[..., Any]:
+        def timed(*args: Any, **kwargs: Any) -> Any:
+            began = time.perf_counter()
+            self._depth += 1
+            try:
+                return method(*args, **kwargs)
+            finally:
+                self._depth -= 1
+                if not self._depth:
+                    self.seconds += time.perf_counter() - began
+
+        return timed
+
+
+class _ComputedTokens:
+    """A step that is done the moment it is launched."""
+
+    def __init__(self, tokens: IntArray) -> None:
+        self._tokens = tokens
+
+    def tokens(self) -> IntArray:
+        """The tokens that were sampled."""
+        return self._tokens
+
+
+def silent(_progress: Progress) -> None:
+    """Report nothing."""
+
+
+class CostRunner:
+    """Computes nothing: adds up how long each step would take, and makes up the tokens it would sample."""
+
+    def __init__(self, trace: Trace, cost: StepCost, num_rows: int) -> None:
+        self._trace = trace
+        self._cost = cost
+        # The j-th token that a request generates is `output_token_base + j`.
+        self._shift: IntArray = np.zeros(num_rows + 1, dtype=np.int64)
+        self.seconds = 0.0
+
+    def launch(self, step: Step) -> _ComputedTokens:
+        """Take a step's time; its tokens continue the trace's output ids."""
+        read = pairs = int(step.lengths.sum())
+        for chunk in step.chunks:
+            new = chunk.end - chunk.start
+            read += chunk.end
+            pairs += new * chunk.start + new * (new + 1) // 2
+            request = chunk.request.request_id
+            self._shift[chunk.row] = self._trace.output_token_base(request) - self._trace.prompt_lens[request]
+        self.seconds += self._cost.seconds(step.num_tokens, read, pairs)
+        tokens = self._shift[step.rows] + step.lengths
+        if step.chunks:
+            behind = [self._shift[chunk.row] + chunk.end for chunk in step.chunks]
+            tokens = np.concatenate((tokens, np.array(behind, dtype=np.int64)))
+        return _ComputedTokens(tokens)
+
+
+class Replay:
+    """One trace on one scheduler.
+
+    report: called every few hundred steps with a `Progress`. An interrupt (Ctrl-C) ends the replay cleanly; the result
+    then covers what was done so far and says so.
+    """
+
+    def __init__(
+        self, trace: Trace, scheduler: Scheduler, cost: StepCost, *, report: Callable[[Progress], None] = silent
+    ) -> None:
+        self.trace = trace
+        self.scheduler = scheduler
+        self.manager = scheduler.manager
+        self._stopwatch = Stopwatch(self.manager)
+        self._runner = CostRunner(trace, cost, self.manager.table.num_rows)
+        self._recorder = Recorder(trace, self.manager)
+        self._report = report
+        self._next = 0  # first request that has not arrived
+        self._clock = 0.0
+
+    def run(self) -> ReplayResult:
+        """Replay the whole trace."""
+        began = time.perf_counter()
+        interrupted = False
+        try:
+            while self._advance():
+                if self._recorder.num_steps % _STEPS_BETWEEN_REPORTS == 0:
+                    self._report(self._progress())
+        except KeyboardInterrupt:
+            interrupted = True
+        self._report(self._progress())
+        return self._recorder.result(
+            wall_s=time.perf_counter() - began,
+            memory_s=self._stopwatch.seconds,
+            retracted=self.scheduler.num_retractions,
+            interrupted=interrupted,
+        )
+
+    def _advance(self) -> bool:
+        """One step, or a jump of the clock to the next arrival; False at the end of the trace."""
+        self._arrive()
+        if self.scheduler.is_idle:
+            if self._next == len(self.trace):
+                return False
+            self._clock = max(self._clock, float(self.trace.arrivals[self._next]))
+            return True
+        before = self._runner.seconds
+        outcome = self.scheduler.step(self._runner)
+        self._clock += self._runner.seconds - before
+        if outcome is not None:
+            self._note(outcome)
+        return True
+
+    def _note(self, outcome: Outcome) -> None:
+        recorder, clock = self._recorder, self._clock
+        for request in outcome.started:
+            recorder.start(request.request_id, request.num_cached, clock)
+        for request in outcome.ended:
+            recorder.end(request.request_id, int(request.output.size), clock)
+        recorder.step(clock, running=self.scheduler.num_running, waiting=len(self.scheduler.waiting))
+
+    def _arrive(self) -> None:
+        trace = self.trace
+        while self._next < len(trace) and trace.arrivals[self._next] <= self._clock:
+            request = Request(self._next, trace.prompt_tokens(self._next), int(trace.output_lens[self._next]))
+            self._next += 1
+            if not self.scheduler.add(request):
+                self._recorder.reject(request)
+
+    def _progress(self) -> Progress:
+        return Progress.of(
+            self.manager, self._recorder, self._clock, len(self.scheduler.waiting), self.scheduler.num_running
+        )
