@@ -1,0 +1,89 @@
+"""Values that published configurations leave to their class, and facts that no key states.
+
+Every value here was read in the `configuration_*.py` or `modeling_*.py` of transformers 5.24.0 for the `model_type` it
+stands under. Nothing else is filled in, and a layout lists what was in `assumptions`.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+SOURCE: Final = "transformers 5.24.0"
+
+CLASS_DEFAULTS: Final[dict[str, dict[str, Any]]] = {
+    "cohere2": {"sliding_window": 4096, "sliding_window_pattern": 4},
+    "gemma": {"head_dim": 256},
+    "gemma2": {"head_dim": 256, "sliding_window": 4096, "sliding_window_pattern": 2},
+    "gemma3_text": {
+        "num_attention_heads": 8,
+        "num_key_value_heads": 4,
+        "head_dim": 256,
+        "sliding_window": 4096,
+        "sliding_window_pattern": 6,
+    },
+    "gemma3n_text": {
+        "num_attention_heads": 8,
+        "num_key_value_heads": 2,
+        "head_dim": 256,
+        "sliding_window": 512,
+        "sliding_window_pattern": 5,
+        "num_kv_shared_layers": 15,
+    },
+    "gemma4_text": {"head_dim": 256, "global_head_dim": 512, "sliding_window": 512},
+    "glm": {"head_dim": 128},
+    "glm4": {"head_dim": 128},
+    "gpt_oss": {"head_dim": 64, "sliding_window": 128, "sliding_window_pattern": 2},
+    "llama4_text": {"head_dim": 128, "attention_chunk_size": 8192, "no_rope_layer_interval": 4},
+    "mistral": {"sliding_window": 4096},
+    "nemotron_h": {"head_dim": 128},
+    "qwen2": {"use_sliding_window": False},
+    "qwen2_moe": {"use_sliding_window": False},
+    "qwen3": {"head_dim": 128, "use_sliding_window": False},
+    "qwen3_5_moe_text": {"head_dim": 256},
+    "qwen3_5_text": {"head_dim": 256},
+    "qwen3_moe": {"use_sliding_window": False},
+    "qwen3_next": {"head_dim": 256, "full_attention_interval": 4},
+    "smollm3": {"use_sliding_window": False},
+}
+
+NO_GROUPED_HEADS: Final = frozenset({"gpt2", "gpt_neox", "opt"})
+"""Classes without grouped heads: every query head has its own key and value head."""
+
+KV_HEADS_FOLLOW_HEADS: Final = NO_GROUPED_HEADS | frozenset(
+    {"cohere", "cohere2", "granite", "granitemoehybrid", "llama", "olmo", "olmo2", "olmo3", "phi", "phi3", "zamba2"}
+)
+"""Classes whose `num_key_value_heads` is None by default and then equals `num_attention_heads`."""
+
+WINDOW_IN_EVERY_LAYER: Final = frozenset({"ministral", "mistral", "mixtral", "phi3", "phimoe", "starcoder2"})
+"""Classes in which `sliding_window` alone means that every layer slides."""
+
+STATE_IN_EVERY_LAYER: Final = frozenset({"falcon_mamba", "mamba", "mamba2"})
+"""Classes without any attention."""
+
+ATTENTION_AND_STATE_IN_EVERY_LAYER: Final = frozenset({"falcon_h1"})
+"""Classes whose layers run attention and a state side by side; their file has no list of layers."""
+
+ATTENTION_WIDTH_FACTOR: Final = {"zamba": 2, "zamba2": 2}
+"""Attention reads the layer's input and the embedding side by side, so its heads are this many times as wide."""
+
+UNTIED: Final = frozenset({"llama4", "llama4_text"})
+TIED: Final = frozenset({"gemma3n", "gemma3n_text", "zamba2"})
+"""What `tie_word_embeddings` is where a file leaves it out."""
+
+OUTPUT_GATE: Final = frozenset({"qwen3_next"})
+"""Attention has a gate as wide as its queries though no key says so."""
+
+PLAIN_FEED_FORWARD: Final = frozenset({"gpt2", "gpt_neox", "nemotron_h", "opt", "phi", "starcoder2"})
+"""Feed-forward parts of two matrices (up, down); all others have three (gate, up, down)."""
+
+UNREADABLE: Final = {
+    "attn_type_list": "lightning attention keeps a state of its own form",
+    "block_configs": "each layer has its own shape",
+    "compress_ratios": "compressed caches keep less than an entry per token",
+    "cross_attention_layers": "cross-attention keeps the encoder's keys and values",
+    "indexer_types": "layers share the keys of their indexers",
+    "layer_group_size": "grouped linear layers keep a state of their own form",
+    "lru_width": "a linear recurrent unit keeps a state of its own form",
+    "per_layer_config": "each layer has its own shape",
+}
+"""Keys of caches that are not described here yet, and why that matters."""

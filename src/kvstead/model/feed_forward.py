@@ -1,0 +1,82 @@
+"""Parameters of feed-forward parts, dense or with experts."""
+
+from __future__ import annotations
+
+from kvstead.model import defaults
+from kvstead.model.fields import Fields
+from kvstead.model.weights import Weights
+
+_WIDTH = ("intermediate_size", "ffn_hidden_size", "block_ff_dim", "n_inner", "ffn_dim")
+_NUM_EXPERTS = ("n_routed_experts", "num_experts", "num_local_experts")
+_CHOSEN = ("num_experts_per_tok", "num_experts_per_token", "experts_per_token", "moe_topk", "top_k_experts")
+_NUM_SHARED = ("n_shared_experts", "num_shared_experts", "num_shared_expert")
+_SHARED_WIDTH = ("shared_expert_intermediate_size", "shared_intermediate_size", "moe_shared_expert_intermediate_size")
+
+
+def count_feed_forward(fields: Fields, index: int) -> Weights:
+    """Parameters of layer `index`'s feed-forward part. Raises `LayoutError` for a missing width or number."""
+    num_experts = fields.number(*_NUM_EXPERTS)
+    if num_experts and _has_experts(fields, index):
+        return _experts(fields, num_experts)
+    hidden = fields.size("hidden_size", "n_embd")
+    width = _dense_width(fields, index)
+    # Granite calls the width of its one dense part that of a shared expert.
+    if num_experts == 0 and fields.has("shared_intermediate_size"):
+        width = fields.size("shared_intermediate_size")
+    return Weights.dense(_matrices(fields) * hidden * width)
+
+
+def _matrices(fields: Fields) -> int:
+    return 2 if fields.model_type in defaults.PLAIN_FEED_FORWARD else 3
+
+
+def _dense_width(fields: Fields, index: int) -> int:
+    if isinstance(fields.get("intermediate_size"), list):
+        return fields.numbers("intermediate_size")[index]
+    width = fields.size("intermediate_size_mlp", *_WIDTH)
+    if not fields.get("block_auto_adjust_ff_dim"):
+        return width
+    # LFM2 states the width before it is cut to two thirds, scaled and rounded up.
+    width = int(2 * width / 3 * float(fields.get("block_ffn_dim_multiplier") or 1.0))
+    step = fields.size("block_multiple_of")
+    return -(-width // step) * step
+
+
+def _has_experts(fields: Fields, index: int) -> bool:
+    """Whether layer `index` has experts, by whatever key says it; all have when none does."""
+    if fields.get("enable_moe_block") is False:
+        return False
+    types, frequency = fields.get("mlp_layer_types"), fields.get("moe_layer_freq")
+    if isinstance(types, list):
+        return bool(types[index] == "sparse")
+    if isinstance(frequency, list):
+        return bool(frequency[index])
+    first = fields.number("first_k_dense_replace", "num_dense_layers") or 0
+    return index >= first and index not in (fields.get("mlp_only_layers") or ()) and _is_in_step(fields, index)
+
+
+def _is_in_step(fields: Fields, index: int) -> bool:
+    """Whether layer `index` is one of every so many that have experts."""
+    if fields.has("expert_layer_period"):
+        return index % fields.size("expert_layer_period") == (fields.number("expert_layer_offset") or 0)
+    step = fields.number("decoder_sparse_step", "interleave_moe_layer_step")
+    if step:
+        return (index + 1) % step == 0
+    return index % (fields.number("moe_layer_freq") or 1) == 0
+
+
+def _experts(fields: Fields, num_experts: int) -> Weights:
+    hidden = fields.size("hidden_size")
+    expert = _matrices(fields) * hidden * fields.size("moe_intermediate_size", *_WIDTH)
+    chosen = min(fields.size(*_CHOSEN), num_experts)
+    shared = hidden * num_experts + _shared_experts(fields, hidden, expert)
+    return Weights(shared + num_experts * expert, shared + chosen * expert)
+
+
+def _shared_experts(fields: Fields, hidden: int, expert: int) -> int:
+    width = fields.number(*_SHARED_WIDTH)
+    if width:
+        return _matrices(fields) * hidden * width
+    # Llama 4 has one shared expert of an expert's width; no key says so but the second, dense width.
+    default = 1 if fields.has("intermediate_size_mlp") else 0
+    return expert * (fields.number(*_NUM_SHARED) or default)

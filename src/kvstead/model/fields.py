@@ -1,0 +1,143 @@
+"""Reading one configuration key by key: aliases, nesting, class defaults, and errors that name what is missing."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from kvstead.errors import LayoutError
+from kvstead.model.defaults import CLASS_DEFAULTS, SOURCE, UNREADABLE
+
+ConfigSource = str | os.PathLike[str] | Mapping[str, Any]
+
+_DECODER_KEYS = ("text_config", "llm_config", "language_config")
+
+
+def load_config(source: ConfigSource) -> tuple[Mapping[str, Any], str]:
+    """The configuration itself and a name for it.
+
+    `source` is a mapping, a JSON file, or a directory with a `config.json`. Raises `LayoutError` for a file that is not
+    there or is no JSON object.
+    """
+    if isinstance(source, Mapping):
+        return source, str(source.get("_name_or_path") or source.get("model_type") or "unnamed")
+    path = Path(source)
+    if path.is_dir():
+        path /= "config.json"
+    try:
+        config = json.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise LayoutError(
+            f"{path} cannot be read: {error.strerror}. Give the path of a model's config.json."
+        ) from error
+    except ValueError as error:
+        raise LayoutError(f"{path} is no JSON: {error}. Give the path of a model's config.json.") from error
+    if not isinstance(config, dict):
+        raise LayoutError(f"{path} holds a {type(config).__name__}, no object. Give the path of a model's config.json.")
+    return config, path.resolve().parent.name if path.name == "config.json" else path.stem
+
+
+class Fields:
+    """The text decoder's part of a configuration.
+
+    A key that is null counts as given (its class default does not apply) but has no value. What was filled in rather
+    than read collects in `assumptions`.
+    """
+
+    def __init__(self, config: Mapping[str, Any], name: str) -> None:
+        nested = next((key for key in _DECODER_KEYS if isinstance(config.get(key), Mapping)), None)
+        self._values: Mapping[str, Any] = config if nested is None else config[nested]
+        self._outer = config
+        self.name = name
+        self.model_type = str(self._values.get("model_type") or config.get("model_type") or "")
+        self.assumptions: list[str] = []
+        if self._values.get("is_encoder_decoder"):
+            raise LayoutError(
+                f"{name} has an encoder, whose cross-attention cache is not described. Use a decoder-only model."
+            )
+        for key, reason in UNREADABLE.items():
+            if self._values.get(key):
+                raise LayoutError(f"{name} sets {key!r}: {reason}, which cannot be sized here. Use a model without it.")
+
+    @property
+    def subject(self) -> str:
+        """Name and class, for messages."""
+        return f"{self.name} (model_type {self.model_type or 'missing'!r})"
+
+    def assume(self, text: str) -> None:
+        """Note that something was filled in."""
+        if text not in self.assumptions:
+            self.assumptions.append(text)
+
+    def has(self, key: str) -> bool:
+        """Whether `key` is given with a value."""
+        return self._values.get(key) is not None
+
+    def outer(self, key: str) -> Any:
+        """The value of `key` in the decoder's part, else in the whole configuration, else None."""
+        value = self._values.get(key)
+        return self._outer.get(key) if value is None else value
+
+    def get(self, *keys: str) -> Any:
+        """The value of the first of `keys` that has one, else a class default, else None."""
+        for key in keys:
+            if self.has(key):
+                return self._values[key]
+        if any(key in self._values for key in keys):
+            return None
+        defaults = CLASS_DEFAULTS.get(self.model_type, {})
+        for key in keys:
+            if key in defaults:
+                self.assume(f"{key} = {defaults[key]} (default of {self.model_type} in {SOURCE})")
+                return defaults[key]
+        return None
+
+    def number(self, *keys: str) -> int | None:
+        """As `get`, for a count: raises `LayoutError` for anything but an int of at least 0."""
+        value = self.get(*keys)
+        if value is None:
+            return None
+        if isinstance(value, bool) or not isinstance(value, int) or value < 0:
+            raise LayoutError(f"{self.name}: {self.label(keys)} is {value!r}. It must be a whole number, 0 or more.")
+        return value
+
+    def size(self, *keys: str) -> int:
+        """As `number`, for a size that must be there and at least 1. Raises `LayoutError` that names `keys`."""
+        value = self.number(*keys)
+        if value is None:
+            raise self.missing(*keys)
+        if value == 0:
+            raise LayoutError(f"{self.name}: {self.label(keys)} is 0. It must be at least 1.")
+        return value
+
+    def numbers(self, key: str) -> list[int]:
+        """The list of ints under `key`. Raises `LayoutError` for anything else."""
+        value = self.get(key)
+        if value is None:
+            raise self.missing(key)
+        if (
+            isinstance(value, str)
+            or not isinstance(value, Sequence)
+            or not all(isinstance(item, int) for item in value)
+        ):
+            raise LayoutError(f"{self.name}: {key} is {value!r}. It must be a list of whole numbers.")
+        return list(value)
+
+    def inner(self, key: str) -> Fields:
+        """The mapping under `key`, read the same way."""
+        value = self.get(key)
+        if not isinstance(value, Mapping):
+            raise LayoutError(f"{self.name}: {key} is {value!r}. It must be an object.")
+        return Fields(value, f"{self.name}: {key}")
+
+    def missing(self, *keys: str) -> LayoutError:
+        """The error for a value that none of `keys` gives."""
+        looked = ", ".join(repr(key) for key in keys)
+        return LayoutError(f"{self.subject} lacks {keys[0]!r}; looked for {looked}. Add it to the configuration.")
+
+    def label(self, keys: Sequence[str]) -> str:
+        """The one of `keys` that is given."""
+        return next((key for key in keys if key in self._values), keys[0])

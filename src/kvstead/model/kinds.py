@@ -1,0 +1,133 @@
+"""What a layer of a model keeps: entries per token, state per sequence, or nothing of its own.
+
+Plain frozen data. Every figure is for one tensor-parallel rank and a Python int, so that no product of large sizes
+can overflow.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import StrEnum
+from math import prod
+
+from kvstead.errors import LayoutError
+
+PACKED_LATENT = "fp8_ds_mla"
+"""Pseudo dtype of a latent entry: fp8 latent, a float32 scale per 128 of it, bfloat16 rope part: 656 B for 512 + 64."""
+
+_DTYPE_BYTES = {
+    "float64": 8,
+    "float32": 4,
+    "bfloat16": 2,
+    "float16": 2,
+    "float8_e4m3fn": 1,
+    "float8_e4m3fnuz": 1,
+    "float8_e5m2": 1,
+    "float8_e5m2fnuz": 1,
+    "int8": 1,
+    "uint8": 1,
+}
+
+
+class CacheKind(StrEnum):
+    """What decides the size and lifetime of a pool's entries."""
+
+    FULL = "full"  # keys and values of every token
+    WINDOW = "window"  # keys and values of the last `window` tokens
+    CHUNK = "chunk"  # keys and values of the tokens in the current chunk
+    LATENT = "latent"  # one compressed latent of every token (MLA)
+    STATE = "state"  # a fixed size per sequence
+    CROSS = "cross"  # keys and values of an encoder's output
+
+
+WHOLE_SEQUENCE = (CacheKind.FULL, CacheKind.LATENT)
+BOUNDED = (CacheKind.WINDOW, CacheKind.CHUNK)
+
+
+def dtype_bytes(dtype: str) -> int:
+    """Bytes of one element. Raises `LayoutError` for a name that is no dtype of a cache."""
+    if dtype not in _DTYPE_BYTES:
+        raise LayoutError(f"{dtype!r} is no dtype of a cache. Use one of {', '.join(_DTYPE_BYTES)}.")
+    return _DTYPE_BYTES[dtype]
+
+
+@dataclass(frozen=True, slots=True)
+class TokenCache:
+    """What one layer keeps per token on this rank.
+
+    `num_heads` heads of `key_dim` and `value_dim` elements. A latent entry has one head, all of its `key_dim` elements
+    (latent and rope part) count as key, and `value_dim` is 0. `span` is the window or chunk in tokens, None without a
+    bound. `index_bytes` is the key of a sparse-attention indexer that lies beside the entry.
+    """
+
+    kind: CacheKind
+    num_heads: int
+    key_dim: int
+    value_dim: int
+    dtype: str
+    key_bytes: int
+    value_bytes: int
+    span: int | None = None
+    index_bytes: int = 0
+
+    @property
+    def token_bytes(self) -> int:
+        """Bytes per token: key, value and indexer key."""
+        return self.key_bytes + self.value_bytes + self.index_bytes
+
+    def live_tokens(self, num_tokens: int) -> int:
+        """How many of a sequence's first `num_tokens` tokens are still held.
+
+        A window holds the last `span`. Chunks are dropped whole when the next one begins, so the chunk of the last
+        token counts: 8,192 tokens of a chunk of 8,192 hold all, 8,193 hold one.
+        """
+        if self.span is None or num_tokens <= self.span:
+            return num_tokens
+        if self.kind is CacheKind.CHUNK:
+            return (num_tokens - 1) % self.span + 1
+        return self.span
+
+
+@dataclass(frozen=True, slots=True)
+class StatePart:
+    """One tensor of a layer's recurrent state, per sequence and on this rank."""
+
+    name: str
+    shape: tuple[int, ...]
+    dtype: str
+    num_bytes: int = field(init=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "num_bytes", prod(self.shape) * dtype_bytes(self.dtype))
+
+
+@dataclass(frozen=True, slots=True)
+class LayerCache:
+    """What layer `index` keeps.
+
+    `tokens` is None for a layer that owns no entries per token; `state` is empty for a layer without state. A layer
+    that attends to the entries of another has `shared_kind` set, and in `shared_with` that layer's index, or None when
+    the owner is in another model (a draft model that reads its target's cache).
+    """
+
+    index: int
+    tokens: TokenCache | None = None
+    state: tuple[StatePart, ...] = ()
+    shared_kind: CacheKind | None = None
+    shared_with: int | None = None
+
+    @property
+    def kinds(self) -> tuple[CacheKind, ...]:
+        """The kinds this layer owns, none, one or two of them."""
+        tokens = () if self.tokens is None else (self.tokens.kind,)
+        return (*tokens, CacheKind.STATE) if self.state else tokens
+
+    @property
+    def token_bytes(self) -> int:
+        """Bytes per token that this layer owns."""
+        return 0 if self.tokens is None else self.tokens.token_bytes
+
+    @property
+    def state_bytes(self) -> int:
+        """Bytes of state per sequence."""
+        return sum(part.num_bytes for part in self.state)

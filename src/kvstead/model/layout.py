@@ -1,0 +1,169 @@
+"""`ModelLayout`: what a model keeps, layer by layer, and what that costs in bytes.
+
+What a sequence of n tokens holds, per layer:
+
+    full, latent   n entries
+    window         min(n, window) entries
+    chunk          as many entries as tokens in the chunk of the last token
+    state          one slot, whatever n
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Literal, Self, Unpack
+
+from kvstead.errors import InvalidSize, LayoutError, MisalignedSize
+from kvstead.model.catalog import preset_config, preset_names, unknown_model
+from kvstead.model.fields import ConfigSource, Fields, load_config
+from kvstead.model.kinds import BOUNDED, WHOLE_SEQUENCE, CacheKind, LayerCache
+from kvstead.model.options import ConvColumns, LayoutKeywords, LayoutOptions
+from kvstead.model.reader import read_layers
+
+
+@dataclass(frozen=True, slots=True)
+class ModelLayout:
+    """The caches of one model on one tensor-parallel rank.
+
+    `layers` has one entry per layer, also for those that keep nothing. `options` says how entries are stored.
+    `assumptions` lists what was filled in rather than read from the configuration, with its source. Bytes are exact
+    Python ints.
+    """
+
+    name: str
+    layers: tuple[LayerCache, ...]
+    options: LayoutOptions = field(default_factory=LayoutOptions)
+    assumptions: tuple[str, ...] = ()
+
+    @classmethod
+    def from_config(
+        cls,
+        config: ConfigSource,
+        *,
+        name: str | None = None,
+        cache_dtype: str = "bfloat16",
+        state_dtype: str = "float32",
+        conv_dtype: str = "bfloat16",
+        conv_columns: ConvColumns = "kernel-1",
+        tensor_parallel: int = 1,
+    ) -> Self:
+        """Read the layout from a Hugging Face configuration.
+
+        config: a mapping, the path of a `config.json` or of a directory with one. A nested `text_config` counts.
+        cache_dtype: of keys, values and latents; "fp8_ds_mla" packs latents (656 bytes for 512 + 64).
+        state_dtype, conv_dtype: of the recurrent part of a state and of its convolution history.
+        conv_columns: how much history is kept: the kernel less one (enough) or all of it (as transformers does).
+        tensor_parallel: ranks; the layout is that of one. Heads split; where they are fewer each rank has a copy.
+
+        Raises `LayoutError` when a key is missing (naming it and those looked for), has no sense, or when the degree
+        does not divide; `InvalidSize` for a degree below 1.
+        """
+        options = LayoutOptions(cache_dtype, state_dtype, conv_dtype, conv_columns, tensor_parallel)
+        values, found_name = load_config(config)
+        fields = Fields(values, name or found_name)
+        layers = read_layers(fields, options)
+        return cls(fields.name, layers, options, tuple(fields.assumptions))
+
+    @classmethod
+    def preset(cls, name: str, **keywords: Unpack[LayoutKeywords]) -> Self:
+        """The layout of a bundled model; keywords as in `from_config`. Raises `LayoutError` for an unknown name."""
+        config = preset_config(name)
+        return cls.from_config(config, name=name, **keywords)
+
+    @property
+    def kinds(self) -> tuple[CacheKind, ...]:
+        """The kinds of cache that some layer owns, in the order of `CacheKind`."""
+        present = {kind for layer in self.layers for kind in layer.kinds}
+        return tuple(kind for kind in CacheKind if kind in present)
+
+    def bytes_per_token(self, kind: CacheKind) -> int:
+        """Bytes of one token in all layers of `kind`; 0 for STATE, whose size does not depend on tokens."""
+        return sum(layer.token_bytes for layer in self.layers if layer.tokens is not None and layer.tokens.kind is kind)
+
+    @property
+    def full_bytes_per_token(self) -> int:
+        """Bytes of one token in the layers that keep whole sequences (full and latent)."""
+        return sum(self.bytes_per_token(kind) for kind in WHOLE_SEQUENCE)
+
+    @property
+    def window_bytes_per_token(self) -> int:
+        """Bytes of one token in the layers that keep a window or a chunk."""
+        return sum(self.bytes_per_token(kind) for kind in BOUNDED)
+
+    @property
+    def window(self) -> int | None:
+        """Tokens of the window or chunk, None when no layer has one."""
+        return next((layer.tokens.span for layer in self.layers if layer.tokens and layer.tokens.kind in BOUNDED), None)
+
+    @property
+    def window_kind(self) -> Literal["sliding", "chunked"] | None:
+        """What `window` is the size of."""
+        if CacheKind.WINDOW in self.kinds:
+            return "sliding"
+        return "chunked" if CacheKind.CHUNK in self.kinds else None
+
+    @property
+    def state_bytes(self) -> int:
+        """Bytes of one state slot: the state of one sequence in all layers."""
+        return sum(layer.state_bytes for layer in self.layers)
+
+    def sequence_bytes(self, num_tokens: int) -> int:
+        """Bytes that one sequence of `num_tokens` tokens holds, its state slot included; no page is rounded up.
+
+        Raises `InvalidSize` for a negative length.
+        """
+        if num_tokens < 0:
+            raise InvalidSize(f"a sequence of {num_tokens} tokens is asked for. Use a length of 0 or more.")
+        entries = (layer.tokens for layer in self.layers if layer.tokens is not None)
+        return self.state_bytes + sum(entry.token_bytes * entry.live_tokens(num_tokens) for entry in entries)
+
+    def slots_for(self, num_bytes: int, page_size: int) -> int:
+        """How many slots of one pool fit `num_bytes`, in whole pages, beside the padding page; 0 when none does.
+
+        For layouts with one pool: every layer keeps whole sequences, or every layer a window. Raises `LayoutError` for
+        others, `InvalidSize` for a negative size or a page size below 1.
+        """
+        page_bytes = self._page_bytes(page_size)
+        if num_bytes < 0:
+            raise InvalidSize(f"{num_bytes} bytes are given. Use 0 or more.")
+        return max(0, num_bytes // page_bytes - 1) * page_size
+
+    def bytes_for(self, slots: int, page_size: int) -> int:
+        """Bytes of a pool of `slots` slots and its padding page: the least for which `slots_for` gives `slots`.
+
+        Raises as `slots_for` does, and `MisalignedSize` when `slots` are no whole pages.
+        """
+        page_bytes = self._page_bytes(page_size)
+        if slots < 0:
+            raise InvalidSize(f"{slots} slots are asked for. Use 0 or more.")
+        if slots % page_size:
+            raise MisalignedSize(
+                f"{slots} slots are no multiple of the page size {page_size}. Round them to whole pages."
+            )
+        return (slots // page_size + 1) * page_bytes
+
+    def _page_bytes(self, page_size: int) -> int:
+        if page_size < 1:
+            raise InvalidSize(f"the page size is {page_size}. It must be at least 1.")
+        pools = [size for size in (self.full_bytes_per_token, self.window_bytes_per_token) if size]
+        if len(pools) != 1 or self.state_bytes:
+            raise LayoutError(
+                f"{self.name} keeps {' and '.join(self.kinds) or 'nothing'}, which is not one pool of slots. "
+                "Size the pool of each kind by its own bytes per token or slot."
+            )
+        return pools[0] * page_size
+
+
+def load_layout(name_or_path: str | os.PathLike[str], **keywords: Unpack[LayoutKeywords]) -> ModelLayout:
+    """The layout of a bundled model, or of a `config.json` or a directory that holds one.
+
+    Keywords as in `ModelLayout.from_config`. Raises `LayoutError`, with the names that come close, for anything else.
+    """
+    text = os.fspath(name_or_path)
+    if text in preset_names():
+        return ModelLayout.preset(text, **keywords)
+    if not Path(text).exists():
+        raise unknown_model(text)
+    return ModelLayout.from_config(text, **keywords)

@@ -1,0 +1,230 @@
+"""Which layer attends how, and which keeps a state: read from whatever key of a configuration lists or describes it.
+
+The keys are tried in the order of `_READERS`; the first that has a value decides. A configuration that hints at a
+window or a state without saying in which layers raises, unless `defaults` knows its class.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+
+from kvstead.errors import LayoutError
+from kvstead.model import defaults
+from kvstead.model.fields import Fields
+from kvstead.model.kinds import CacheKind
+from kvstead.model.state import state_family
+
+
+@dataclass(frozen=True, slots=True)
+class LayerPlan:
+    """What a layer does: `attention` is FULL, WINDOW, CHUNK or None; `is_stateful` says whether it keeps a state.
+
+    `has_feed_forward` says whether a feed-forward part belongs to it; only patterns that list such parts as layers of
+    their own leave it out elsewhere.
+    """
+
+    attention: CacheKind | None = None
+    is_stateful: bool = False
+    has_feed_forward: bool = True
+
+
+_FULL = LayerPlan(CacheKind.FULL)
+_WINDOW = LayerPlan(CacheKind.WINDOW)
+_CHUNK = LayerPlan(CacheKind.CHUNK)
+_STATE = LayerPlan(is_stateful=True)
+_BOTH = LayerPlan(CacheKind.FULL, is_stateful=True)
+_NEITHER = LayerPlan()
+
+_WORDS = {
+    "full_attention": _FULL,
+    "attention": _FULL,
+    "sliding_attention": _WINDOW,
+    "chunked_attention": _CHUNK,
+    "linear_attention": _STATE,
+    "mamba": _STATE,
+    "conv": _STATE,
+    "hybrid": _BOTH,
+    "mlp": _NEITHER,
+    "moe": _NEITHER,
+}
+_LETTERS = {"M": "mamba", "*": "attention", "-": "mlp", "E": "moe"}
+
+
+def read_plans(fields: Fields) -> list[LayerPlan]:
+    """One plan per layer, in order. Raises `LayoutError` when the configuration leaves it open."""
+    for key, read in _READERS:
+        if fields.has(key):
+            return read(fields, key)
+    if state_family(fields) is not None:
+        return _stateful_without_list(fields)
+    return _uniform_or_default(fields)
+
+
+def num_layers(fields: Fields) -> int:
+    """How many layers there are."""
+    return fields.size("num_hidden_layers", "n_layer", "n_layers")
+
+
+def _spread(fields: Fields, is_full: Callable[[int], bool], other: LayerPlan) -> list[LayerPlan]:
+    return [_FULL if is_full(index) else other for index in range(num_layers(fields))]
+
+
+def _words(fields: Fields, key: str) -> list[LayerPlan]:
+    words = list(fields.get(key))
+    unknown = sorted({str(word) for word in words} - set(_WORDS))
+    if unknown:
+        raise LayoutError(
+            f"{fields.name}: {key} has the unknown types {', '.join(unknown)}. Known are {', '.join(_WORDS)}."
+        )
+    if fields.has("num_hidden_layers") and len(words) != num_layers(fields):
+        raise LayoutError(
+            f"{fields.name}: {key} lists {len(words)} layers and num_hidden_layers is {num_layers(fields)}. "
+            "Make the two agree."
+        )
+    # Where feed-forward parts are layers of their own, no other layer has one.
+    listed = any(_WORDS[word] == _NEITHER for word in words)
+    return [_alone(_WORDS[word]) if listed else _WORDS[word] for word in words]
+
+
+def _alone(plan: LayerPlan) -> LayerPlan:
+    return LayerPlan(plan.attention, plan.is_stateful, has_feed_forward=plan == _NEITHER)
+
+
+def _letters(fields: Fields, key: str) -> list[LayerPlan]:
+    pattern = str(fields.get(key))
+    unknown = sorted(set(pattern) - set(_LETTERS))
+    if unknown:
+        raise LayoutError(f"{fields.name}: {key} has the unknown letters {unknown}. Known are {', '.join(_LETTERS)}.")
+    if fields.has("num_hidden_layers") and num_layers(fields) != len(pattern):
+        fields.assume(f"{len(pattern)} layers, as {key} has; num_hidden_layers says {num_layers(fields)}")
+    return [_alone(_WORDS[_LETTERS[letter]]) for letter in pattern]
+
+
+def _linear_attention_lists(fields: Fields, key: str) -> list[LayerPlan]:
+    inner = fields.inner(key)
+    # Both lists count layers from 1.
+    full, linear = inner.numbers("full_attn_layers"), inner.numbers("kda_layers")
+    if sorted(full + linear) != list(range(1, num_layers(fields) + 1)):
+        raise LayoutError(
+            f"{inner.name}: full_attn_layers and kda_layers do not name each layer of 1 .. {num_layers(fields)} once. "
+            "Correct the lists; they count from 1."
+        )
+    return _spread(fields, lambda index: index + 1 in full, _STATE)
+
+
+def _zeros_and_ones(fields: Fields, key: str) -> list[LayerPlan]:
+    marks = _checked_marks(fields, key)
+    return _spread(fields, lambda index: not marks[index], _WINDOW)
+
+
+def _without_positions(fields: Fields, key: str) -> list[LayerPlan]:
+    if not fields.get(key) or not fields.has("attention_chunk_size"):
+        return _uniform_or_default(fields)
+    marks = _checked_marks(fields, key)
+    return _spread(fields, lambda index: not marks[index], _CHUNK)
+
+
+def _checked_marks(fields: Fields, key: str) -> list[int]:
+    marks = fields.numbers(key)
+    if len(marks) != num_layers(fields) or not set(marks) <= {0, 1}:
+        raise LayoutError(
+            f"{fields.name}: {key} has {len(marks)} marks for {num_layers(fields)} layers. Give one 0 or 1 per layer."
+        )
+    return marks
+
+
+def _indices(fields: Fields, key: str) -> list[LayerPlan]:
+    attending = _within(fields, key, fields.numbers(key))
+    return _spread(fields, lambda index: index in attending, _STATE)
+
+
+def _within(fields: Fields, key: str, indices: Iterable[int]) -> set[int]:
+    chosen = set(indices)
+    beyond = sorted(index for index in chosen if not 0 <= index < num_layers(fields))
+    if beyond:
+        raise LayoutError(f"{fields.name}: {key} names the layers {beyond}. Layers are 0 .. {num_layers(fields) - 1}.")
+    return chosen
+
+
+def _period(fields: Fields, key: str) -> list[LayerPlan]:
+    period = fields.size(key)
+    offset = fields.number("attn_layer_offset")
+    if offset is None:
+        raise fields.missing("attn_layer_offset")
+    return _spread(fields, lambda index: index % period == offset, _STATE)
+
+
+def _interval(fields: Fields, key: str) -> list[LayerPlan]:
+    interval = fields.size(key)
+    return _spread(fields, lambda index: (index + 1) % interval == 0, _STATE)
+
+
+def _window_pattern(fields: Fields, key: str) -> list[LayerPlan]:
+    pattern = fields.get(key)
+    if fields.get("sliding_window") is None:
+        return [_FULL] * num_layers(fields)
+    if isinstance(pattern, str):
+        if not pattern or not set(pattern) <= {"L", "G"}:
+            raise LayoutError(
+                f"{fields.name}: {key} is {pattern!r}. It must be a number or letters L (local) and G (global)."
+            )
+        return _spread(fields, lambda index: pattern[index % len(pattern)] == "G", _WINDOW)
+    every = fields.size(key)
+    return _spread(fields, lambda index: (index + 1) % every == 0, _WINDOW)
+
+
+def _chunks(fields: Fields, _key: str) -> list[LayerPlan]:
+    interval = fields.size("no_rope_layer_interval")
+    return _spread(fields, lambda index: (index + 1) % interval == 0, _CHUNK)
+
+
+_READERS: Sequence[tuple[str, Callable[[Fields, str], list[LayerPlan]]]] = (
+    ("layer_types", _words),
+    ("layers_block_type", _words),
+    ("hybrid_override_pattern", _letters),
+    ("linear_attn_config", _linear_attention_lists),
+    ("hybrid_layer_pattern", _zeros_and_ones),
+    ("attn_layer_indices", _indices),
+    ("full_attn_idxs", _indices),
+    ("attn_layer_period", _period),
+    ("full_attention_interval", _interval),
+    ("sliding_window_pattern", _window_pattern),
+    ("_sliding_window_pattern", _window_pattern),
+    ("no_rope_layers", _without_positions),
+)
+
+
+def _stateful_without_list(fields: Fields) -> list[LayerPlan]:
+    if fields.model_type in defaults.ATTENTION_AND_STATE_IN_EVERY_LAYER:
+        return [_BOTH] * num_layers(fields)
+    if fields.model_type in defaults.STATE_IN_EVERY_LAYER:
+        return [LayerPlan(is_stateful=True, has_feed_forward=False)] * num_layers(fields)
+    if fields.get("full_attention_interval") is not None:
+        return _interval(fields, "full_attention_interval")
+    raise _no_list(fields, "layers with a state")
+
+
+def _uniform_or_default(fields: Fields) -> list[LayerPlan]:
+    if fields.get("sliding_window_pattern") is not None:
+        return _window_pattern(fields, "sliding_window_pattern")
+    if fields.get("attention_chunk_size") is not None and fields.get("sliding_window") is None:
+        return _chunks(fields, "attention_chunk_size")
+    window = fields.get("sliding_window")
+    if window is None or fields.get("use_sliding_window") is False:
+        return [_FULL] * num_layers(fields)
+    if fields.has("max_window_layers"):
+        first = fields.number("max_window_layers")
+        assert first is not None, "the key has a value"
+        return _spread(fields, lambda index: index < first, _WINDOW)
+    if fields.model_type in defaults.WINDOW_IN_EVERY_LAYER:
+        return [_WINDOW] * num_layers(fields)
+    raise _no_list(fields, f"a sliding_window of {window}")
+
+
+def _no_list(fields: Fields, what: str) -> LayoutError:
+    looked = ", ".join(repr(key) for key, _ in _READERS)
+    return LayoutError(
+        f"{fields.subject} has {what} and nothing says in which layers; "
+        f"looked for {looked}. Add 'layer_types' to the configuration."
+    )

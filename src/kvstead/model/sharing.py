@@ -1,0 +1,60 @@
+"""Layers that attend to the cache of another and keep none of their own."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from kvstead.errors import LayoutError
+from kvstead.model.fields import Fields
+from kvstead.model.patterns import LayerPlan
+
+
+def read_producers(fields: Fields, plans: Sequence[LayerPlan]) -> dict[int, int | None]:
+    """The layers that reuse, each with the layer whose cache it reads (None: a layer of another model).
+
+    Two schemes are known. `num_kv_shared_layers`: the last so many layers read the last layer before them that attends
+    the same way (Gemma 3n). `use_cla` with `cla_share_factor`: the first of every so many layers owns, the others read
+    it (Hunyuan-Large). Raises `LayoutError` for counts that cannot be.
+    """
+    num_shared = fields.number("num_kv_shared_layers") or 0
+    if num_shared:
+        return _last_layers(fields, plans, num_shared)
+    if fields.get("use_cla"):
+        return _neighbours(fields, plans, fields.size("cla_share_factor"))
+    return {}
+
+
+def _last_layers(fields: Fields, plans: Sequence[LayerPlan], num_shared: int) -> dict[int, int | None]:
+    first = len(plans) - num_shared
+    if first < 0:
+        raise LayoutError(
+            f"{fields.name}: num_kv_shared_layers is {num_shared} of {len(plans)} layers. It cannot exceed them."
+        )
+    last_of_type = {plan.attention: index for index, plan in enumerate(plans[:first])}
+    borrows = first == 0  # a draft model that owns nothing and reads its target's cache
+    producers: dict[int, int | None] = {}
+    for index in range(first, len(plans)):
+        attention = plans[index].attention
+        if attention is None:
+            continue
+        if attention not in last_of_type and not borrows:
+            raise LayoutError(
+                f"{fields.name}: layer {index} reuses a {attention} cache, and none of the layers 0 .. {first - 1} "
+                "keeps one. Correct num_kv_shared_layers or layer_types."
+            )
+        producers[index] = last_of_type.get(attention)
+    return producers
+
+
+def _neighbours(fields: Fields, plans: Sequence[LayerPlan], factor: int) -> dict[int, int | None]:
+    producers: dict[int, int | None] = {}
+    for index, plan in enumerate(plans):
+        owner = index - index % factor
+        if owner != index and plan.attention is not None:
+            if plans[owner].attention is not plan.attention:
+                raise LayoutError(
+                    f"{fields.name}: layer {index} would reuse layer {owner}, which attends otherwise. "
+                    "Correct cla_share_factor."
+                )
+            producers[index] = owner
+    return producers
