@@ -172,7 +172,8 @@ def _prompt_tokens(trace: Trace) -> PromptTokens:
     has_ids = trace.block_sizes > 0
     longest = int(trace.prompt_lens.max())
     num_blocks = trace.num_blocks + (0 if has_ids.all() else len(trace))
-    common_size = int(np.gcd.reduce(trace.block_sizes)) or longest  # 0 does not change a gcd
+    # A size of 0 does not change a gcd. Prompts without ids need no common size; a power of two is easy to divide.
+    common_size = int(np.gcd.reduce(trace.block_sizes)) or 1 << (longest - 1).bit_length()
     return PromptTokens.for_blocks(num_blocks, common_size, longest)
 
 
