@@ -18,6 +18,7 @@ from typing import NamedTuple
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from kvstead.allocators import PagedAllocator
 from kvstead.engine.books import audit_ownership
@@ -86,12 +87,22 @@ class KVCacheManager:
 
     # Growing
 
+    def peek(self, tokens: Integers, *, namespace: Namespace = _NO_NAMESPACE) -> tuple[int, int]:
+        """What `match` would find, for deciding on admission: (cached tokens, pages that could be had beside them)."""
+        if not self.prefix_cache:
+            return 0, self.room()
+        match = self.tree.match(_token_ids(tokens)[:-1], namespace=namespace)
+        self.tree.lock(match.node)
+        room = self.room()
+        self.tree.unlock(match.node)
+        return match.num_tokens, room
+
     def match(self, tokens: Integers, *, namespace: Namespace = _NO_NAMESPACE, owner: int = 0) -> Lease | None:
         """Open a row for a request and lock the longest cached prefix of its tokens into it.
 
         tokens: all token ids known so far, 0 .. 2**31 - 1. At least one is left to compute. owner: tag for the pages
-        the request will take. Returns None when all rows are out. Raises `RequestError` for no tokens or ids out of range,
-        `RowOverflow` for more than `max_length`. O(tokens).
+        that the request takes. Returns None when all rows are out. Raises `RequestError` for no tokens or for ids out
+        of range, `RowOverflow` for more than `max_length`. O(tokens).
         """
         ids = _token_ids(tokens)
         if ids.size > self.table.width:
@@ -123,17 +134,17 @@ class KVCacheManager:
         then nothing is evicted. Raises `InvalidSize` for a row that would shrink, `RowOverflow`, `StaleRow`.
         """
         which, seq = to_host(rows), to_host(lengths)
-        for row, length in zip(which.tolist(), seq.tolist(), strict=True):
-            self._require_growth(row, length)
-        prefix = self.table.lengths[which]
-        if not self._make_room(self._pages(seq) - self._pages(prefix)):
+        num_pages = sum(self._new_pages(row, length) for row, length in zip(which.tolist(), seq.tolist(), strict=True))
+        if not self._make_room(num_pages):
             return None
+        prefix = self.table.lengths[which]
         last = np.where(prefix > 0, self.table.slots[which, prefix - 1], -1)
         slots = self.allocator.alloc_extend(prefix, seq, last, self._owner[which])
         assert slots is not None, "room was made for the extension"
-        parts = np.split(to_host(slots), np.cumsum(seq - prefix)[:-1])
-        for row, part in zip(which.tolist(), parts, strict=True):
-            self.table.append(row, part)
+        new, start = to_host(slots), 0
+        for row, length in zip(which.tolist(), (seq - prefix).tolist(), strict=True):
+            self.table.append(row, new[start : start + length])
+            start += length
         return slots
 
     def decode(self, rows: Integers) -> torch.Tensor | None:
@@ -208,8 +219,8 @@ class KVCacheManager:
         self.cache(row)
         self.abort(row)
 
-    def retract(self, row: int) -> IntArray:
-        """Take a running request off the memory to resume it later: as `finish`; returns its known tokens, int64[*]."""
+    def retract(self, row: int) -> NDArray[np.int32]:
+        """Take a running request off the memory to resume it later: as `finish`; returns its known tokens, int32[*]."""
         known = self.known_tokens(row)
         self.finish(row)
         return known
@@ -268,10 +279,10 @@ class KVCacheManager:
         self.tree.audit()
         audit_ownership(self)
 
-    def known_tokens(self, row: int) -> IntArray:
-        """The row's token ids so far, prompt and output: int64[*], a copy. Raises `StaleRow`."""
+    def known_tokens(self, row: int) -> NDArray[np.int32]:
+        """The row's token ids so far, prompt and output: int32[*], a copy. Raises `StaleRow`."""
         self.table.require_live(row)
-        return self.tokens[row, : self.num_tokens[row]].astype(np.int64)
+        return self.tokens[row, : self.num_tokens[row]].copy()
 
     def lock_of(self, row: int) -> Node:
         """The tree node up to which the row's prefix is locked (the root if none of it is shared)."""
@@ -285,18 +296,15 @@ class KVCacheManager:
             self.tree.evict(short)
         return True
 
-    def _pages(self, lengths: IntArray) -> int:
-        return int(((lengths + self.page_size - 1) // self.page_size).sum())
-
-    def _require_growth(self, row: int, length: int) -> None:
+    def _new_pages(self, row: int, length: int) -> int:
+        """Pages that a row takes to grow to `length` slots."""
         self.table.require_live(row)
         have = int(self.table.lengths[row])
         if length < have:
             raise InvalidSize(f"row {row} holds {have} slots and cannot shrink to {length}. Extend to more.")
         if length > self.table.width:
-            raise RowOverflow(
-                f"row {row} cannot grow to {length} slots; rows are {self.table.width} wide. End it there."
-            )
+            raise RowOverflow(f"row {row} cannot grow to {length} slots; rows have {self.table.width}. End it there.")
+        return -(-length // self.page_size) + -have // self.page_size
 
 
 def _size(layout: ModelLayout, num_bytes: int | None, num_slots: int | None, page_size: int) -> tuple[int, int]:
@@ -323,8 +331,8 @@ def _size(layout: ModelLayout, num_bytes: int | None, num_slots: int | None, pag
     return num_slots, num_bytes
 
 
-def _token_ids(tokens: Integers) -> IntArray:
-    ids = to_host(tokens)
+def _token_ids(tokens: Integers) -> NDArray[np.int32] | IntArray:
+    ids = tokens if isinstance(tokens, np.ndarray) and tokens.dtype == np.int32 else to_host(tokens)
     if ids.size == 0:
         raise RequestError("a request needs at least one token. Give it a start token if the prompt is empty.")
     low, high = int(ids.min()), int(ids.max())

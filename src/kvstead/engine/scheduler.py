@@ -26,6 +26,7 @@ from kvstead.kernels.arrays import Integers, to_host
 from kvstead.kernels.jit import IntArray
 
 _NO_ROWS: IntArray = np.empty(0, dtype=np.int64)
+_OWNER_TAGS = 2**31  # a page's owner tag is the request id, as far as 32 bits hold it
 
 
 class Scheduler:
@@ -61,6 +62,7 @@ class Scheduler:
         self.waiting: deque[Request] = deque()
         self.num_retractions = 0
         self._active: dict[int, Request] = {}  # row -> request, in the order of admission
+        self._prefilling: list[Request] = []  # the active ones in the middle of their prompt, in that order too
         self._ended: dict[int, Request] = {}  # ended, but a step that holds the row is still under way
         self._decoding: IntArray | None = None  # rows in decode, or None when to be listed anew
         self._target: IntArray = np.zeros(num_rows + 1, dtype=np.int64)  # tokens at which the row ends
@@ -181,7 +183,7 @@ class Scheduler:
     def _plan_chunks(self, budget: int) -> list[Chunk]:
         """Go on with prompts begun, then admit new ones, within a budget of tokens."""
         chunks: list[Chunk] = []
-        for request in self._prefilling():
+        for request in list(self._prefilling):
             chunk = self._plan_chunk(request, budget)
             if chunk is None:
                 return chunks
@@ -207,6 +209,7 @@ class Scheduler:
         assert slots is not None, "no more than there is room for was asked"
         if end == known:
             request.status = Status.DECODE
+            self._prefilling.remove(request)
             self._decoding = None
         return Chunk(request, row, start, end, slots, is_last=end == known)
 
@@ -217,31 +220,30 @@ class Scheduler:
         if self._active and self._blocked_at == self.manager.num_released:
             return None
         request = self.waiting[0]
-        lease = self.manager.match(request.tokens, namespace=request.namespace, owner=request.request_id)
-        if lease is None:
-            return None
-        # The prefix is locked by now, so `room` no longer counts it as evictable.
-        if not self._fits(request, lease.num_cached):
-            self.manager.abort(lease.row)
+        if not self._fits(request):
             self._blocked_at = self.manager.num_released
             return None
+        lease = self.manager.match(request.tokens, namespace=request.namespace, owner=request.request_id % _OWNER_TAGS)
+        assert lease is not None, "there is a row for every request that may run"
         self.waiting.popleft()
         request.row = lease.row
         request.status = Status.PREFILL
         if request.num_cached < 0:
             request.num_cached = lease.num_cached
         self._active[lease.row] = request
+        self._prefilling.append(request)
         self._target[lease.row] = request.max_length
         self._num_stopping += bool(request.stop_tokens)
         return request
 
-    def _fits(self, request: Request, num_cached: int) -> bool:
+    def _fits(self, request: Request) -> bool:
         """Whether the rest of the prompt fits beside what is promised to those that run."""
+        num_cached, room = self.manager.peek(request.tokens, namespace=request.namespace)
         needed = self._pages(int(request.tokens.size)) - num_cached // self.manager.page_size
         if self.num_running:
             needed += self._pages(min(self.decode_headroom, request.max_length - int(request.tokens.size)))
             needed += self._promised_pages()
-        return needed <= self.manager.room()
+        return needed <= room
 
     def _promised_pages(self) -> int:
         """Pages that running requests will take: rests of prompts, and the headroom of decoding rows."""
@@ -250,7 +252,7 @@ class Scheduler:
         promised = sum(
             self._pages(min(int(request.tokens.size) + self.decode_headroom, request.max_length))
             - self._pages(int(lengths[request.row]))
-            for request in self._prefilling()
+            for request in self._prefilling
         )
         rows = self._decoding_rows()
         ends = np.minimum(lengths[rows] + self.decode_headroom, self._target[rows])
@@ -322,6 +324,8 @@ class Scheduler:
 
     def _leave(self, request: Request) -> None:
         del self._active[request.row]
+        if request in self._prefilling:
+            self._prefilling.remove(request)
         self._decoding = None
         self._num_stopping -= bool(request.stop_tokens)
 
@@ -329,9 +333,6 @@ class Scheduler:
 
     def _is_under_way(self) -> bool:
         return self._planned > self._processed
-
-    def _prefilling(self) -> list[Request]:
-        return [request for request in self._active.values() if request.status is Status.PREFILL]
 
     def _decoding_rows(self) -> IntArray:
         if self._decoding is None:

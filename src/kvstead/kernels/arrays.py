@@ -22,7 +22,11 @@ def to_host(values: Integers) -> IntArray:
     Shares memory where it can (a contiguous int64 array, or such a tensor on the CPU). A tensor on another device is
     copied to the host, which waits for that device. Raises `TypeError` when the values are no integers.
     """
-    if isinstance(values, torch.Tensor):
+    if isinstance(values, np.ndarray):
+        if values.dtype is _INT64 and values.ndim == 1 and values.flags.c_contiguous:
+            return values
+        array = values
+    elif isinstance(values, torch.Tensor):
         array = values.numpy() if values.is_cpu else values.cpu().numpy()
     else:
         array = np.asarray(values)

@@ -10,7 +10,6 @@ import numpy as np
 
 from kvstead.errors import AuditError, InvalidSize, RowOverflow, StaleRow
 from kvstead.kernels import host, rows
-from kvstead.kernels.arrays import Integers, to_host
 from kvstead.kernels.jit import IntArray
 from kvstead.pages import FreeList
 
@@ -91,15 +90,14 @@ class RequestTable:
         """Replace slots already written, as when a request adopts a shared prefix. Raises as `read`."""
         self.read(row, start, start + slots.size)[:] = slots
 
-    def tails(self, which: Integers, page_size: int) -> tuple[IntArray, IntArray, int]:
+    def tails(self, which: IntArray, page_size: int) -> tuple[IntArray, IntArray, int]:
         """For rows that grow by one: (new lengths, last slots, how many open a page). Raises as `append` does."""
-        array = to_host(which)
-        seq_lens = np.empty(array.size, dtype=np.int64)
-        last_locs = np.empty(array.size, dtype=np.int64)
+        seq_lens = np.empty(which.size, dtype=np.int64)
+        last_locs = np.empty(which.size, dtype=np.int64)
         state = self._free_rows.table.state
-        opening, bad = rows.row_tails(state, self.slots, self.lengths, array, page_size, seq_lens, last_locs)
+        opening, bad = rows.row_tails(state, self.slots, self.lengths, which, page_size, seq_lens, last_locs)
         if bad >= 0:
-            self._require_room(int(array[bad]), 1)
+            self._require_room(int(which[bad]), 1)
         return seq_lens, last_locs, opening
 
     def append_each(self, which: IntArray, slots: IntArray) -> None:

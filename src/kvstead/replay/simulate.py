@@ -100,7 +100,7 @@ class CostRunner:
 
     def launch(self, step: Step) -> _ComputedTokens:
         """Take a step's time; its tokens continue the trace's output ids."""
-        read = pairs = int(step.lengths.sum())
+        read = pairs = int(np.add.reduce(step.lengths))
         for chunk in step.chunks:
             new = chunk.end - chunk.start
             read += chunk.end
