@@ -1,0 +1,67 @@
+"""The entry point `kvstead`: which commands there are, and how faults reach the terminal.
+
+Whatever needs torch, numba or matplotlib is imported inside the command that uses it, so that help is quick.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from importlib.metadata import version
+from typing import Annotated
+
+import typer
+
+from kvstead.cli.models import models
+from kvstead.cli.replay import replay
+from kvstead.cli.trace import trace_app
+from kvstead.errors import KVSteadError
+
+EXIT_FAULT = 2
+
+app = typer.Typer(
+    name="kvstead",
+    help="The KV-cache memory manager for LLM inference that belongs to no engine.",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    add_completion=False,
+)
+app.command()(replay)
+app.command()(models)
+app.add_typer(trace_app, name="trace")
+
+
+def _print_version(value: bool) -> None:  # noqa: FBT001 - the signature of an option's callback
+    if value:
+        typer.echo(f"kvstead {version('kvstead')}")
+        raise typer.Exit
+
+
+@app.callback()
+def _root(
+    *,
+    _version: Annotated[
+        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version and exit.")
+    ] = False,
+) -> None:
+    """The KV-cache memory manager for LLM inference that belongs to no engine."""
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Run the command line and exit: 0, 2 for a fault (one line on standard error), 130 after Ctrl-C.
+
+    arguments: without the program's name; None takes the process's own.
+    """
+    try:
+        app(args=arguments, prog_name="kvstead")
+    except KVSteadError as error:
+        _fail(str(error))
+    except OSError as error:
+        _fail(f"{error.filename or 'a file'}: {error.strerror or error}. Check the path and its permissions.")
+    except MemoryError as error:
+        _fail(f"{error}: no room for such large books. Take a smaller pool, larger pages or fewer requests at a time.")
+
+
+def _fail(message: str) -> None:
+    typer.echo(f"kvstead: {' '.join(message.split())}", err=True)
+    sys.exit(EXIT_FAULT)

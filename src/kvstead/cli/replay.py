@@ -1,0 +1,87 @@
+"""`kvstead replay`: what a trace does to a memory."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from kvstead.report.units import parse_bytes
+
+_EXIT_INTERRUPTED = 130
+_DEFAULT_GPU = "h100-sxm"
+_MOST_SLOTS = 2**40
+
+
+def replay(
+    traces: Annotated[
+        list[str], typer.Argument(metavar="TRACE", help="Trace files, merged by arrival; - is standard input.")
+    ],
+    *,
+    model: Annotated[str, typer.Option(help="A bundled model (see `kvstead models`) or a config.json.")],
+    memory: Annotated[
+        str | None, typer.Option(metavar="SIZE", help="Memory of one GPU's cache, such as 40GiB.")
+    ] = None,
+    slots: Annotated[
+        int | None, typer.Option(min=1, max=_MOST_SLOTS, help="Memory as a number of token slots, instead.")
+    ] = None,
+    page_size: Annotated[int, typer.Option(min=1, help="Tokens a page.")] = 16,
+    gpu: Annotated[str | None, typer.Option(help=f"Times steps by its roofline; {_DEFAULT_GPU} if not given.")] = None,
+    step_ms: Annotated[float | None, typer.Option(help="Milliseconds every step takes, instead of a GPU.")] = None,
+    chunk: Annotated[int, typer.Option(min=1, help="Tokens computed in one step at most.")] = 8192,
+    policy: Annotated[str, typer.Option(help="Eviction: lru, lfu, fifo, mru, filo, slru or priority.")] = "lru",
+    serial: Annotated[bool, typer.Option("--serial", help="One request at a time: the trace's own reuse.")] = False,
+    overlap: Annotated[bool, typer.Option("--overlap", help="Plan a step while the one before is computed.")] = False,
+    max_running: Annotated[int, typer.Option(min=1, help="Requests on the memory at once.")] = 256,
+    dtype: Annotated[str, typer.Option(help="Of cache entries, such as float8_e4m3fn.")] = "bfloat16",
+    tp: Annotated[int, typer.Option(min=1, help="Tensor-parallel GPUs; the memory is that of one.")] = 1,
+    out: Annotated[
+        Path | None,
+        typer.Option(metavar="DIR", file_okay=False, help="Write summary.json, timeline.csv and plots here."),
+    ] = None,
+    json: Annotated[bool, typer.Option("--json", help="Print one JSON object on standard output.")] = False,
+) -> None:
+    """Replay request traces on the real allocators, prefix cache and scheduler, and say what they held and reused.
+
+    Example: kvstead replay trace.jsonl --model llama-3.1-8b --memory 40GiB
+    """
+    _require_one("--memory", "--slots", [memory, slots], least=1)
+    _require_one("--gpu", "--step-ms", [gpu, step_ms])
+    _require_one("--serial", "--overlap", [serial or None, overlap or None])
+    if step_ms is not None and not step_ms > 0:
+        raise typer.BadParameter(f"{step_ms} is not above 0.", param_hint="'--step-ms'")
+    num_bytes = None if memory is None else parse_bytes(memory)
+
+    # Loading what replays takes seconds, and help does not need it.
+    from kvstead.cli.replaying import replay_and_report  # noqa: PLC0415
+    from kvstead.replay.run import Mode, ReplayOptions  # noqa: PLC0415
+
+    options = ReplayOptions(
+        traces=tuple(traces),
+        model=model,
+        num_bytes=num_bytes,
+        num_slots=slots,
+        page_size=page_size,
+        gpu=gpu or _DEFAULT_GPU,
+        step_seconds=None if step_ms is None else step_ms / 1e3,
+        chunk_tokens=chunk,
+        policy=policy,
+        mode=Mode.SERIAL if serial else Mode.OVERLAPPED if overlap else Mode.BATCHED,
+        max_running=max_running,
+        cache_dtype=dtype,
+        tensor_parallel=tp,
+    )
+    is_interrupted = replay_and_report(options, folder=out, as_json=json)
+    if is_interrupted:
+        raise typer.Exit(_EXIT_INTERRUPTED)
+
+
+def _require_one(first: str, second: str, values: list[object], *, least: int = 0) -> None:
+    """Refuse two options that exclude each other, and none where one is needed."""
+    given = sum(value is not None for value in values)
+    if not least <= given <= 1:
+        wanted = "Give one of them" if least else "Give one of them at most"
+        raise typer.BadParameter(
+            f"{'both are' if given else 'neither is'} given. {wanted}.", param_hint=f"{first} / {second}"
+        )

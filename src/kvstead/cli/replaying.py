@@ -1,0 +1,33 @@
+"""The part of `kvstead replay` that needs the whole house: run, then tell."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import typer
+
+from kvstead.replay.records import TIMELINE_COLUMNS
+from kvstead.replay.run import ReplayOptions, run_replay
+from kvstead.replay.summary import summarize
+from kvstead.report.console import error_console, output_console
+from kvstead.report.files import to_json, write_report
+from kvstead.report.progress import ProgressBar
+from kvstead.report.table import print_summary
+
+
+def replay_and_report(options: ReplayOptions, *, folder: Path | None, as_json: bool) -> bool:
+    """Replay, print the summary, and write files into `folder` if there is one; returns whether it was interrupted."""
+    if folder is not None:
+        folder.mkdir(parents=True, exist_ok=True)  # a long replay must not end without a place for its results
+    with ProgressBar() as bar:
+        result = run_replay(options, bar.show)
+    summary = summarize(result, options)
+    # With a JSON object on standard output, everything for the eye goes to standard error.
+    console = error_console() if as_json else output_console()
+    print_summary(summary, console)
+    if folder is not None:
+        written = write_report(folder, summary, TIMELINE_COLUMNS, result.timeline)
+        console.print(f"written: {', '.join(map(str, written))}", markup=False, highlight=False, soft_wrap=True)
+    if as_json:
+        typer.echo(to_json(summary))
+    return result.interrupted

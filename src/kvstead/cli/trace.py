@@ -1,0 +1,84 @@
+"""`kvstead trace`: make traces, and look into them."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import Annotated
+
+import typer
+
+trace_app = typer.Typer(help="Make request traces, and look into them.", no_args_is_help=True)
+
+_STANDARD_OUTPUT = "-"
+
+
+@trace_app.command()
+def make(
+    path: Annotated[
+        str, typer.Argument(metavar="OUT", help="File to write (.gz and .zst compress), or - for standard output.")
+    ],
+    *,
+    seed: Annotated[int, typer.Option(help="The same seed and options give the same file.")],
+    sessions: Annotated[int, typer.Option(min=1, help="Chat sessions.")] = 100,
+    turns: Annotated[float, typer.Option(help="Mean turns of a session (geometric).")] = 4.0,
+    block_size: Annotated[int, typer.Option(min=1, help="Tokens per prefix id.")] = 16,
+    system_prompts: Annotated[int, typer.Option(min=1, help="System prompts that sessions share.")] = 4,
+    system_tokens: Annotated[float, typer.Option(help="Median tokens of a system prompt.")] = 800.0,
+    user_tokens: Annotated[float, typer.Option(help="Median tokens a user adds in a turn.")] = 120.0,
+    output_tokens: Annotated[float, typer.Option(help="Median tokens of an answer.")] = 200.0,
+    spread: Annotated[float, typer.Option(help="Standard deviation of the lengths' logarithms.")] = 0.8,
+    rate: Annotated[float, typer.Option(help="Sessions that start per second.")] = 1.0,
+    burstiness: Annotated[float, typer.Option(help="1 is a Poisson process; more comes in bursts.")] = 4.0,
+    think_seconds: Annotated[float, typer.Option(help="Median time between an answer and the next turn.")] = 10.0,
+    max_prompt_tokens: Annotated[int, typer.Option(min=2, help="A session ends before a longer prompt.")] = 32_768,
+) -> None:
+    """Make seeded synthetic chat traffic: sessions of several turns with shared prefixes, in bursts.
+
+    Written as Mooncake JSON Lines. Example: kvstead trace make chat.jsonl.gz --seed 1
+    """
+    # numpy is not needed for help.
+    from kvstead.replay.synthetic import make_trace, write_mooncake  # noqa: PLC0415
+    from kvstead.replay.writers import mooncake_lines  # noqa: PLC0415
+
+    trace = make_trace(
+        seed=seed,
+        num_sessions=sessions,
+        turns=turns,
+        block_size=block_size,
+        num_system_prompts=system_prompts,
+        system_tokens=system_tokens,
+        user_tokens=user_tokens,
+        output_tokens=output_tokens,
+        spread=spread,
+        sessions_per_second=rate,
+        burstiness=burstiness,
+        think_seconds=think_seconds,
+        max_prompt_tokens=max_prompt_tokens,
+    )
+    if path == _STANDARD_OUTPUT:
+        for line in mooncake_lines(trace):
+            typer.echo(line)
+        return
+    write_mooncake(trace, path)
+    typer.echo(f"{path}: {len(trace):,} requests, {int(trace.prompt_lens.sum()):,} prompt tokens", err=True)
+
+
+@trace_app.command()
+def stats(
+    traces: Annotated[list[str], typer.Argument(metavar="TRACE", help="Trace files; - is standard input.")],
+    *,
+    json: Annotated[bool, typer.Option("--json", help="Print one JSON object on standard output.")] = False,
+) -> None:
+    """Count requests, lengths, and how much of the prompts a cache without limits would reuse."""
+    # numpy and tables are not needed for help.
+    from kvstead.replay.readers import read_trace  # noqa: PLC0415
+    from kvstead.replay.stats import trace_stats  # noqa: PLC0415
+    from kvstead.report.console import output_console  # noqa: PLC0415
+    from kvstead.report.files import to_json  # noqa: PLC0415
+    from kvstead.report.traces import traces_table  # noqa: PLC0415
+
+    figures = [trace_stats(read_trace(path)) for path in traces]
+    if json:
+        typer.echo(to_json({"traces": [asdict(figure) for figure in figures]}))
+    else:
+        output_console().print(traces_table(figures))

@@ -1,0 +1,64 @@
+"""A replay's result as one JSON object. Keys are only ever added."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import Any
+
+from kvstead.replay.records import ReplayResult
+from kvstead.replay.run import ReplayOptions
+
+_MOST_MESSAGES = 20
+
+
+def summarize(result: ReplayResult, options: ReplayOptions) -> dict[str, Any]:
+    """The summary of a replay: plain dicts, lists, strings and numbers, no NaN.
+
+    `trace` lists the traces as they were named. Bytes are of one tensor-parallel rank. `requests.retracted` counts
+    events, its other figures requests. `prefix.hit_rate` is the fraction of prompt tokens found in the cache, null
+    where the trace carries no reuse. `memory.by_state` is averaged over the clock and sums to `total_bytes`;
+    `peak_bytes` and `mean_bytes` count live and cached ones. Latencies are null where nothing was measured.
+    `rejections` and `excluded` hold the first twenty messages; `requests.rejected` and `excluded_rows` count all.
+    """
+    problems = result.trace.problems
+    return {
+        "trace": list(options.traces),
+        "model": options.model,
+        "layout": "static",
+        "page_size": options.page_size,
+        "requests": {
+            "total": result.total,
+            "finished": result.finished,
+            "rejected": result.rejected,
+            "retracted": result.retracted,
+            "aborted": result.aborted,
+        },
+        "prefix": {
+            "hit_tokens": result.hit_tokens,
+            "prompt_tokens": result.prompt_tokens,
+            "hit_rate": result.hit_rate,
+        },
+        "memory": {
+            "total_bytes": result.total_bytes,
+            "peak_bytes": result.peak_bytes,
+            "mean_bytes": result.mean_bytes,
+            "by_state": dict(result.mean_by_state),
+            "by_kind": dict(result.mean_by_kind),
+        },
+        "latency_s": {"ttft": asdict(result.ttft), "tpot": asdict(result.tpot)},
+        "throughput_tok_s": result.throughput_tok_s,
+        "steps": result.steps,
+        "memory_us_per_step": result.memory_us_per_step,
+        "wall_s": result.wall_s,
+        "mode": str(options.mode),
+        "policy": options.policy,
+        "gpu": None if options.step_seconds is not None else options.gpu,
+        "cache_dtype": options.cache_dtype,
+        "tensor_parallel": options.tensor_parallel,
+        "output_tokens": result.output_tokens,
+        "clock_s": result.clock_s,
+        "interrupted": result.interrupted,
+        "excluded_rows": len(problems),
+        "excluded": list(problems[:_MOST_MESSAGES]),
+        "rejections": list(result.rejections[:_MOST_MESSAGES]),
+    }

@@ -1,0 +1,75 @@
+"""What models keep, as tables."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+
+from rich import box
+from rich.markup import escape
+from rich.table import Table
+
+from kvstead.model import CacheKind, LayerCache, ModelLayout
+from kvstead.model.compute import ComputeProfile
+from kvstead.report.units import format_bytes, format_count
+
+
+def models_table(models: Iterable[tuple[ModelLayout, str]]) -> Table:
+    """One line a model; each comes with the source of its numbers, whose evidence is shown."""
+    table = Table(box=box.SIMPLE_HEAD)
+    table.add_column("model", no_wrap=True, style="bold")
+    table.add_column("layers")
+    table.add_column("bytes per token", no_wrap=True)
+    table.add_column("window", justify="right")
+    table.add_column("state bytes", justify="right")
+    table.add_column("evidence")
+    for layout, source in models:
+        table.add_row(
+            layout.name,
+            layers_by_kind(layout),
+            token_bytes_by_kind(layout),
+            "" if layout.window is None else format_count(layout.window),
+            format_count(layout.state_bytes) if layout.state_bytes else "",
+            escape(source.partition("]")[0].lstrip("[")),
+        )
+    return table
+
+
+def model_table(layout: ModelLayout, profile: ComputeProfile, source: str) -> Table:
+    """Everything about one model, a line each."""
+    table = Table(title=escape(layout.name), title_justify="left", box=box.SIMPLE_HEAD, show_header=False)
+    table.add_column(style="bold", no_wrap=True)
+    table.add_column()
+    table.add_row("layers", layers_by_kind(layout))
+    table.add_row("bytes per token", token_bytes_by_kind(layout) or "none")
+    if layout.window is not None:
+        table.add_row("window", f"{format_count(layout.window)} tokens, {layout.window_kind}")
+    if layout.state_bytes:
+        table.add_row("state", f"{format_count(layout.state_bytes)} bytes a sequence")
+    for num_tokens in (1024, 32_768, 131_072):
+        num_bytes = layout.sequence_bytes(num_tokens)
+        table.add_row(f"{format_count(num_tokens)} tokens hold", format_bytes(num_bytes))
+    table.add_row("parameters", f"{profile.total_params / 1e9:.2f} billion, {profile.active_params / 1e9:.2f} a token")
+    table.add_row("entries in", layout.options.cache_dtype)
+    table.add_row("source", escape(source))
+    for assumption in layout.assumptions:
+        table.add_row("assumed", escape(assumption))
+    return table
+
+
+def layers_by_kind(layout: ModelLayout) -> str:
+    """How many layers keep what: `26 window + 4 full + 10 sharing`."""
+    counts = Counter(_what_it_keeps(layer) for layer in layout.layers)
+    return " + ".join(f"{count} {what}" for what, count in counts.most_common())
+
+
+def _what_it_keeps(layer: LayerCache) -> str:
+    if layer.kinds:
+        return " with ".join(layer.kinds)
+    return "none" if layer.shared_kind is None else "sharing"
+
+
+def token_bytes_by_kind(layout: ModelLayout) -> str:
+    """Bytes per token of each kind that has any: `131,072 full`."""
+    kinds = [kind for kind in layout.kinds if kind is not CacheKind.STATE]
+    return " + ".join(f"{format_count(layout.bytes_per_token(kind))} {kind}" for kind in kinds)

@@ -1,0 +1,118 @@
+"""A summary for the eye. Takes the JSON object of `kvstead.replay.summary`, so that both say the same."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from rich import box
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from kvstead.report.units import format_bytes, format_clock, format_count, format_seconds, format_share
+
+_MOST_MESSAGES = 3
+_QUANTILES = ("p50", "p90", "p99")
+
+
+def print_summary(summary: Mapping[str, Any], console: Console) -> None:
+    """Print the tables of a replay's summary, and below them what a reader has to know about it."""
+    console.print(figures(summary))
+    console.print(bytes_by_state(summary))
+    for note in notes(summary):
+        console.print(note, markup=False, highlight=False, soft_wrap=True)
+
+
+def headline(summary: Mapping[str, Any]) -> str:
+    """What was replayed on what, in one line."""
+    timing = summary["gpu"] or "constant step time"
+    ranks = f" x{summary['tensor_parallel']}" if summary["tensor_parallel"] > 1 else ""
+    memory = format_bytes(summary["memory"]["total_bytes"])
+    return (
+        f"{' + '.join(summary['trace'])} on {summary['model']}: {memory} of {summary['cache_dtype']}, "
+        f"page size {summary['page_size']}, {summary['policy']}, {timing}{ranks}, {summary['mode']}"
+    )
+
+
+def figures(summary: Mapping[str, Any]) -> Table:
+    """Requests, latencies, throughput, reuse, memory and costs, one a line."""
+    table = Table(title=escape(headline(summary)), title_justify="left", box=box.SIMPLE_HEAD, show_header=False)
+    table.add_column(style="bold", no_wrap=True)
+    table.add_column()
+    for name, text in _lines(summary):
+        table.add_row(name, text)
+    return table
+
+
+def _lines(summary: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    requests, memory, latency = summary["requests"], summary["memory"], summary["latency_s"]
+    unfinished = requests["total"] - requests["finished"] - requests["rejected"] - requests["aborted"]
+    counts = [f"{format_count(requests['finished'])} of {format_count(requests['total'])} finished"]
+    counts += [f"{format_count(requests[name])} {name}" for name in ("rejected", "aborted")]
+    counts += [f"{format_count(unfinished)} not served"] if unfinished else []
+    yield "requests", ", ".join(counts)
+    yield "retractions", format_count(requests["retracted"])
+    yield "time to first token", _quantiles(latency["ttft"])
+    yield "time per output token", _quantiles(latency["tpot"])
+    generated = f"{format_count(summary['output_tokens'])} generated in {format_clock(summary['clock_s'])}"
+    yield "throughput", f"{summary['throughput_tok_s']:,.1f} tokens/s: {generated} of the trace's clock"
+    yield "prefix hit rate", hit_rate(summary["prefix"])
+    held = {name: memory[f"{name}_bytes"] for name in ("peak", "mean")}
+    uses = (f"{name} {format_bytes(use)} ({format_share(use, memory['total_bytes'])})" for name, use in held.items())
+    yield "memory in use", ", ".join(uses) + ", live and cached"
+    if len(memory["by_kind"]) > 1:
+        yield "memory by kind", ", ".join(f"{kind} {format_bytes(use)}" for kind, use in memory["by_kind"].items())
+    yield "memory management", f"{summary['memory_us_per_step']:.1f} us a step, {format_count(summary['steps'])} steps"
+    yield "wall time", f"{format_seconds(summary['wall_s'])}{_pace(summary)}"
+
+
+def _quantiles(latency: Mapping[str, float | None]) -> str:
+    return "   ".join(f"{name} {format_seconds(latency[name])}" for name in _QUANTILES)
+
+
+def _pace(summary: Mapping[str, Any]) -> str:
+    finished, wall = summary["requests"]["finished"], summary["wall_s"]
+    return f", {format_count(finished / wall)} requests/s" if wall else ""
+
+
+def hit_rate(prefix: Mapping[str, Any]) -> str:
+    """The share of prompt tokens that were cached, with its denominator, or why there is none."""
+    hits, prompts = prefix["hit_tokens"], prefix["prompt_tokens"]
+    if prefix["hit_rate"] is not None:
+        rate = format_share(prefix["hit_rate"], 1)
+        return f"{rate} of prompt tokens ({format_count(hits)} of {format_count(prompts)})"
+    return "no reuse information in this trace" if prompts else "no prompt was computed"
+
+
+def bytes_by_state(summary: Mapping[str, Any]) -> Table:
+    """The pool's bytes by state, averaged over the clock, and their sum."""
+    memory = summary["memory"]
+    total = memory["total_bytes"]
+    table = Table(box=box.SIMPLE_HEAD, show_footer=True)
+    table.add_column("bytes, mean over the clock", footer="the whole pool", style="bold")
+    table.add_column("", footer=format_count(sum(memory["by_state"].values())), justify="right")
+    table.add_column("", footer=format_bytes(total), justify="right")
+    table.add_column("", footer=format_share(total, total), justify="right")
+    for state, num_bytes in memory["by_state"].items():
+        table.add_row(state, format_count(num_bytes), format_bytes(num_bytes), format_share(num_bytes, total))
+    return table
+
+
+def notes(summary: Mapping[str, Any]) -> Iterator[str]:
+    """What limits the figures: an interrupt, rows left out of the trace, rejected requests, with reasons."""
+    if summary["interrupted"]:
+        done = summary["requests"]["finished"] + summary["requests"]["rejected"]
+        total = summary["requests"]["total"]
+        yield f"Interrupted: the figures cover {format_count(done)} of {format_count(total)} requests."
+    yield from _listed("rows of the trace left out", summary["excluded_rows"], summary["excluded"])
+    yield from _listed("requests rejected", summary["requests"]["rejected"], summary["rejections"])
+
+
+def _listed(what: str, count: int, messages: list[str]) -> Iterator[str]:
+    if not count:
+        return
+    yield f"{format_count(count)} {what}:"
+    yield from (f"  {message}" for message in messages[:_MOST_MESSAGES])
+    if count > _MOST_MESSAGES:
+        yield f"  and {format_count(count - min(len(messages), _MOST_MESSAGES))} more"

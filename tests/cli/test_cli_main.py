@@ -1,0 +1,92 @@
+import subprocess
+import sys
+from importlib.metadata import version
+
+from kvstead.model import preset_names
+
+
+def test_version_is_that_of_the_package(kvstead):
+    """`--version` prints what is installed."""
+    ended = kvstead("--version")
+    assert (ended.code, ended.out) == (0, f"kvstead {version('kvstead')}\n")
+
+
+def test_help_names_the_commands_and_loads_nothing_heavy():
+    """Help of every command works without torch, numpy, numba or matplotlib being imported."""
+    program = (
+        "import sys\n"
+        "from kvstead.cli.main import main\n"
+        "for command in [], ['replay'], ['models'], ['trace'], ['trace', 'make'], ['trace', 'stats']:\n"
+        "    try:\n"
+        "        main([*command, '--help'])\n"
+        "    except SystemExit as ended:\n"
+        "        assert not ended.code, ended.code\n"
+        "heavy = {'torch', 'numpy', 'numba', 'matplotlib'} & set(sys.modules)\n"
+        "assert not heavy, heavy\n"
+    )
+    ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)  # noqa: S603 - our own text
+    assert ended.returncode == 0, ended.stderr
+    for command in ("replay", "models", "trace", "make", "stats"):
+        assert command in ended.stdout
+
+
+def test_an_unknown_command_is_refused(kvstead):
+    """A command that does not exist ends with exit code 2 and is named."""
+    ended = kvstead("repaly")
+    assert ended.code == 2
+    assert "repaly" in ended.err
+
+
+def test_a_fault_of_the_system_is_one_line(kvstead, monkeypatch):
+    """An `OSError` without a file name still becomes one line and exit code 2."""
+
+    def fail(*_arguments, **_keywords):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("kvstead.model.preset_names", fail)
+    ended = kvstead("models")
+    assert (ended.code, ended.out) == (2, "")
+    assert ended.err == "kvstead: a file: No space left on device. Check the path and its permissions.\n"
+
+
+def test_models_lists_every_preset(kvstead):
+    """One line a bundled model, with its figures."""
+    ended = kvstead("models")
+    assert ended.code == 0
+    lines = {line.split()[0]: line for line in ended.out.splitlines() if line.strip()}
+    assert set(preset_names()) <= set(lines)
+    assert "32 full" in lines["llama-3.1-8b"]
+    assert "131,072 full" in lines["llama-3.1-8b"]
+
+
+def test_models_shows_one_in_detail(kvstead):
+    """A name shows layers, bytes, window and source; dtype and ranks scale the bytes."""
+    ended = kvstead("models", "gemma-3-12b")
+    assert "40 window + 8 full" in ended.out
+    assert "65,536 full + 327,680 window" in ended.out
+    assert "1,024 tokens, sliding" in ended.out
+    assert "source" in ended.out
+    halved = kvstead("models", "gemma-3-12b", "--dtype", "float8_e4m3fn", "--tp", "2")
+    assert "16,384 full + 81,920 window" in halved.out
+
+
+def test_models_reads_a_configuration_file(kvstead, tmp_path):
+    """A configuration file is shown like a bundled model, and its path is its source."""
+    config = tmp_path / "config.json"
+    config.write_text(
+        '{"model_type": "llama", "num_hidden_layers": 2, "hidden_size": 64, "num_attention_heads": 4, '
+        '"num_key_value_heads": 2, "vocab_size": 100, "intermediate_size": 128, "tie_word_embeddings": true}'
+    )
+    ended = kvstead("models", config)
+    assert ended.code == 0, ended.err
+    assert "2 full" in ended.out
+    assert "config.json" in ended.out
+
+
+def test_an_unknown_model_is_one_line(kvstead):
+    """A name that is neither bundled nor a file is named in one line, with close ones."""
+    ended = kvstead("models", "llama-3.1-9b")
+    assert ended.code == 2
+    assert ended.err.startswith("kvstead: 'llama-3.1-9b'")
+    assert "llama-3.1-8b" in ended.err
+    assert ended.err.count("\n") == 1

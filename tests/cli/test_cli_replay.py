@@ -1,0 +1,335 @@
+import csv
+import gzip
+import io
+import json
+import sys
+from importlib.resources import files
+from pathlib import Path
+
+import pytest
+
+from kvstead.model import load_layout
+from kvstead.report.progress import ProgressBar
+
+MODEL = "llama-3.1-8b"
+TOKEN_BYTES = 131_072
+
+STATES = {"live", "cached", "parked", "free", "padding"}
+QUANTILES = {"p50", "p90", "p99"}
+SCHEMA = {
+    "trace": list,
+    "model": str,
+    "layout": str,
+    "page_size": int,
+    "requests": {"total", "finished", "rejected", "retracted", "aborted"},
+    "prefix": {"hit_tokens", "prompt_tokens", "hit_rate"},
+    "memory": {"total_bytes", "peak_bytes", "mean_bytes", "by_state", "by_kind"},
+    "latency_s": {"ttft", "tpot"},
+    "throughput_tok_s": float,
+    "steps": int,
+    "memory_us_per_step": float,
+    "wall_s": float,
+}
+
+
+@pytest.fixture
+def replayed(kvstead):
+    """The JSON of a replay that must succeed; 4 GiB unless `--slots` or `--memory` says otherwise."""
+
+    def run(*arguments: object):
+        sized = arguments if {"--slots", "--memory"} & set(arguments) else (*arguments, "--memory", "4GiB")
+        ended = kvstead("replay", *sized, "--model", MODEL, "--json")
+        assert ended.code == 0, ended.err
+        return ended.json
+
+    return run
+
+
+def test_the_json_object_is_the_contract(replayed, chat):
+    """Every key of the contract is there, with its type, its inner keys exactly, and its sums."""
+    summary = replayed(chat)
+    for key, expected in SCHEMA.items():
+        found = summary[key]
+        assert set(found) == expected if isinstance(expected, set) else type(found) is expected, key
+    memory = summary["memory"]
+    assert set(memory["by_state"]) == STATES
+    assert sum(memory["by_state"].values()) == memory["total_bytes"] == 4 * 1024**3
+    assert memory["mean_bytes"] == memory["by_state"]["live"] + memory["by_state"]["cached"]
+    assert memory["mean_bytes"] <= memory["peak_bytes"] <= memory["total_bytes"]
+    assert set(memory["by_kind"]) == {"full"}
+    assert all(type(value) is int for value in (*memory["by_state"].values(), memory["peak_bytes"]))
+    for latency in summary["latency_s"].values():
+        assert set(latency) == QUANTILES
+        assert 0 < latency["p50"] <= latency["p90"] <= latency["p99"]
+
+
+def test_the_figures_follow_from_the_trace(replayed, chat):
+    """Eight prompts of 56 tokens that share two prefixes of two pages: the first of each misses, six hit 32 tokens."""
+    summary = replayed(chat)
+    assert summary["trace"] == [str(chat)]
+    assert (summary["model"], summary["layout"], summary["page_size"]) == (MODEL, "static", 16)
+    assert summary["requests"] == {"total": 8, "finished": 8, "rejected": 0, "retracted": 0, "aborted": 0}
+    assert summary["prefix"] == {"hit_tokens": 6 * 32, "prompt_tokens": 8 * 56, "hit_rate": 6 * 32 / (8 * 56)}
+    assert summary["output_tokens"] == 8 * 5
+    assert summary["throughput_tok_s"] == pytest.approx(8 * 5 / summary["clock_s"])
+
+
+def test_several_traces_are_merged(replayed, chat, azure):
+    """Two traces make one replay of all their requests, and both are named."""
+    summary = replayed(chat, azure)
+    assert summary["trace"] == [str(chat), str(azure)]
+    assert summary["requests"]["finished"] == 8 + 3
+
+
+@pytest.mark.parametrize("compress", [bytes, gzip.compress])
+def test_a_dash_is_standard_input(replayed, chat, monkeypatch, compress):
+    """A trace comes in by standard input, compressed or not, and gives the same figures as the file."""
+    text = io.TextIOWrapper(io.BytesIO(compress(chat.read_bytes())))
+    monkeypatch.setattr(sys, "stdin", text)
+    summary = replayed("-")
+    assert summary["trace"] == ["-"]
+    assert summary["prefix"] == replayed(chat)["prefix"]
+
+
+def test_slots_and_memory_size_the_same_pool(replayed, chat):
+    """So many slots, and the bytes that hold them with the padding page, are one pool."""
+    by_slots = replayed(chat, "--slots", 320)["memory"]
+    assert by_slots["total_bytes"] == (320 + 16) * TOKEN_BYTES
+    by_bytes = replayed(chat, "--memory", by_slots["total_bytes"])["memory"]
+    assert by_bytes == by_slots
+
+
+def test_the_page_size_decides_what_is_shared(replayed, chat):
+    """Prefixes of 32 tokens are shared in whole pages: none of 64, one of 32, two of 16."""
+    hits = [replayed(chat, "--page-size", size)["prefix"]["hit_tokens"] for size in (16, 32, 64)]
+    assert hits == [192, 192, 0]
+
+
+def test_a_step_takes_the_milliseconds_given(replayed, chat):
+    """With steps of 2 ms a request that runs alone gets a token every 2 ms, and no GPU is named."""
+    summary = replayed(chat, "--step-ms", 2)
+    assert summary["latency_s"]["ttft"]["p50"] == pytest.approx(0.002)
+    assert summary["latency_s"]["tpot"]["p99"] == pytest.approx(0.002)
+    assert summary["gpu"] is None
+
+
+def test_a_slower_gpu_takes_longer(replayed, chat):
+    """The GPU's bandwidth sets the time of a token."""
+    fast, slow = (replayed(chat, "--gpu", gpu) for gpu in ("h200", "l4"))
+    assert slow["latency_s"]["tpot"]["p50"] > 3 * fast["latency_s"]["tpot"]["p50"]
+    assert (fast["gpu"], slow["gpu"]) == ("h200", "l4")
+
+
+def test_a_smaller_chunk_takes_more_steps(replayed, chat):
+    """A prompt of which 56 or 24 tokens are to be computed takes a step for every 8 of them."""
+    whole, chunked = (replayed(chat, "--step-ms", 1, "--chunk", chunk)["steps"] for chunk in (8192, 8))
+    assert chunked - whole == 2 * (7 - 1) + 6 * (3 - 1)
+
+
+def test_serial_serves_one_at_a_time(replayed, chat):
+    """One request at a time never retracts and finds what the trace itself repeats."""
+    summary = replayed(chat, "--serial", "--slots", 4096)
+    assert summary["mode"] == "serial"
+    assert summary["requests"]["finished"] == 8
+    assert summary["prefix"]["hit_tokens"] == 192
+
+
+def test_overlap_serves_the_same_requests(replayed, chat):
+    """Planning ahead changes no outcome."""
+    summary = replayed(chat, "--overlap")
+    assert summary["mode"] == "overlapped"
+    assert summary["requests"]["finished"] == 8
+
+
+def test_max_running_limits_the_batch(kvstead, chat, tmp_path):
+    """With one request at most, the timeline never shows two."""
+    kvstead("replay", chat, "--model", MODEL, "--slots", 640, "--step-ms", 90, "--max-running", 1, "--out", tmp_path)
+    with (tmp_path / "timeline.csv").open() as stream:
+        samples = list(csv.DictReader(stream))
+    assert {int(float(sample["running"])) for sample in samples} <= {0, 1}
+    assert any(float(sample["waiting"]) > 0 for sample in samples)
+
+
+def test_dtype_and_ranks_shrink_the_entries(replayed, chat):
+    """One byte an element halves a token, two ranks halve it again; the summary names both."""
+    summary = replayed(chat, "--slots", 320, "--dtype", "float8_e4m3fn", "--tp", 2)
+    assert summary["memory"]["total_bytes"] == (320 + 16) * TOKEN_BYTES // 4
+    assert (summary["cache_dtype"], summary["tensor_parallel"]) == ("float8_e4m3fn", 2)
+
+
+@pytest.mark.parametrize("policy", ["lru", "lfu", "fifo", "mru", "filo", "slru", "priority"])
+def test_every_policy_replays(replayed, chat, policy):
+    """Each eviction policy serves the trace in a pool that must evict."""
+    summary = replayed(chat, "--policy", policy, "--slots", 96)
+    assert summary["requests"]["finished"] == 8
+    assert summary["policy"] == policy
+
+
+def test_a_config_file_is_a_model(kvstead, chat):
+    """A configuration file gives the same pool as the bundled model made of it."""
+    config = files("kvstead.model") / "presets" / f"{MODEL}.json"
+    ended = kvstead("replay", chat, "--model", config, "--slots", 320, "--json")
+    assert ended.json["model"] == str(config)
+    assert ended.json["memory"]["total_bytes"] == load_layout(MODEL).bytes_for(320, 16)
+
+
+def test_requests_that_never_fit_are_rejected_with_a_reason(kvstead, chat):
+    """A pool of two pages takes none of the prompts; the summary and the table say why."""
+    ended = kvstead("replay", chat, "--model", MODEL, "--slots", 32, "--json")
+    assert ended.code == 0
+    assert ended.json["requests"]["rejected"] == 8
+    assert ended.json["prefix"]["prompt_tokens"] == 0
+    assert ended.json["prefix"]["hit_rate"] is None
+    assert "8 requests rejected:" in ended.err
+    assert "need 4 pages of 16; the memory has 2" in ended.err
+    assert "no prompt was computed" in ended.err
+
+
+def test_a_trace_without_prefixes_has_no_hit_rate(kvstead, azure):
+    """Where the trace says nothing about reuse the rate is null, and the table says so instead of 0 %."""
+    ended = kvstead("replay", azure, "--model", MODEL, "--memory", "4GiB", "--json")
+    assert ended.json["prefix"]["hit_rate"] is None
+    assert ended.json["prefix"]["prompt_tokens"] == 48 + 20 + 33
+    assert "no reuse information in this trace" in ended.err
+
+
+def test_rows_left_out_are_counted_and_named(kvstead, chat):
+    """A row with too few block ids is left out, counted, and named with its line."""
+    with chat.open("a") as stream:
+        stream.write(
+            '{"timestamp": 9000, "input_length": 655, "output_length": 4, "hash_ids": [1], "block_size": 16}\n'
+        )
+    ended = kvstead("replay", chat, "--model", MODEL, "--memory", "4GiB", "--json")
+    assert ended.json["excluded_rows"] == 1
+    assert "line 9" in ended.json["excluded"][0]
+    assert "1 rows of the trace left out:" in ended.err
+
+
+def test_without_json_the_table_is_on_standard_output_alone(kvstead, chat):
+    """With no terminal there is no progress bar: standard error stays empty."""
+    ended = kvstead("replay", chat, "--model", MODEL, "--memory", "4GiB")
+    assert ended.code == 0
+    assert ended.err == ""
+    assert "8 of 8 finished" in ended.out
+    assert "42.86 % of prompt tokens (192 of 448)" in ended.out
+
+
+def test_out_holds_the_summary_the_timeline_and_plots(kvstead, chat, tmp_path):
+    """The folder is made, and `summary.json` equals what is printed."""
+    folder = tmp_path / "deep" / "out"
+    ended = kvstead("replay", chat, "--model", MODEL, "--memory", "4GiB", "--out", folder, "--json")
+    assert sorted(path.name for path in folder.iterdir()) == [
+        "hit_rate.png",
+        "memory.png",
+        "requests.png",
+        "summary.json",
+        "timeline.csv",
+    ]
+    assert json.loads((folder / "summary.json").read_text()) == ended.json
+    assert str(folder / "memory.png") in ended.err
+
+
+def test_an_interrupt_leaves_the_partial_summary(kvstead, monkeypatch):
+    """Ctrl-C in the middle: exit code 130, one JSON object that covers what was done, and a line that says so."""
+    calls = []
+
+    def interrupt_once(_bar, progress):
+        calls.append(progress)
+        if len(calls) == 2:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(ProgressBar, "show", interrupt_once)
+    sample = files("kvstead.replay") / "samples" / "chat.jsonl.gz"
+    ended = kvstead("replay", sample, "--model", MODEL, "--memory", "4GiB", "--json")
+    assert ended.code == 130
+    assert ended.json["interrupted"] is True
+    assert 0 < ended.json["steps"] < 1000
+    assert ended.json["requests"]["finished"] < ended.json["requests"]["total"]
+    assert sum(ended.json["memory"]["by_state"].values()) == 4 * 1024**3
+    assert "Interrupted: the figures cover" in ended.err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (["--memory", "40Gigs"], "'40Gigs' is no size. Write it as 40GiB"),
+        (["--memory", "1MiB"], "bytes or more"),
+        (["--memory", "4GiB", "--gpu", "h1000"], "GPU 'h1000' is unknown"),
+        (["--memory", "4GiB", "--policy", "best"], "'best'"),
+        (["--memory", "4GiB", "--dtype", "int3"], "'int3'"),
+        (["--memory", "4GiB", "--tp", "3"], "3 tensor-parallel ranks"),
+        (["--memory", "4GiB", "--step-ms", "inf"], "step_seconds is inf"),
+    ],
+)
+def test_a_fault_is_one_line(kvstead, chat, arguments, says):
+    """What a value is wrong about stands in one line on standard error, and the exit code is 2."""
+    ended = kvstead("replay", chat, "--model", MODEL, *arguments)
+    assert (ended.code, ended.out) == (2, "")
+    assert ended.err.startswith("kvstead: ")
+    assert ended.err.count("\n") == 1
+    assert says in ended.err
+
+
+def test_missing_files_and_models_are_one_line(kvstead, chat, tmp_path):
+    """A trace, a model or a folder that cannot be had is named, without a traceback."""
+    blocked = tmp_path / "file"
+    blocked.write_text("")
+    faults = {
+        "nowhere.jsonl": kvstead("replay", "nowhere.jsonl", "--model", MODEL, "--memory", "4GiB"),
+        "llama-9": kvstead("replay", chat, "--model", "llama-9", "--memory", "4GiB"),
+        str(blocked): kvstead("replay", chat, "--model", MODEL, "--memory", "4GiB", "--out", blocked / "out"),
+    }
+    for name, ended in faults.items():
+        assert ended.code == 2
+        assert name in ended.err
+        assert ended.err.count("\n") == 1
+
+
+def test_books_too_large_for_this_machine_are_a_fault(kvstead, chat, monkeypatch):
+    """Where the host has no memory for the books, one line says what to make smaller."""
+
+    def exhausted(*_arguments, **_keywords):
+        raise MemoryError("Unable to allocate 444. GiB")
+
+    monkeypatch.setattr("kvstead.replay.run.KVCacheManager", exhausted)
+    ended = kvstead("replay", chat, "--model", MODEL, "--memory", "4GiB")
+    assert (ended.code, ended.out) == (2, "")
+    assert ended.err.startswith("kvstead: Unable to allocate 444. GiB")
+    assert "Take a smaller pool" in ended.err
+
+
+def test_a_bad_row_names_file_and_line(kvstead, chat):
+    """A malformed row ends the command with the file and the line."""
+    chat.write_text(chat.read_text() + "{oops\n")
+    ended = kvstead("replay", chat, "--model", MODEL, "--memory", "4GiB")
+    assert ended.code == 2
+    assert f"{chat}, line 9" in ended.err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        ([], "neither is given"),
+        (["--memory", "4GiB", "--slots", "64"], "both are given"),
+        (["--memory", "4GiB", "--gpu", "l4", "--step-ms", "1"], "both are given"),
+        (["--memory", "4GiB", "--serial", "--overlap"], "both are given"),
+        (["--memory", "4GiB", "--step-ms", "0"], "not above 0"),
+        (["--memory", "4GiB", "--step-ms", "nan"], "not above 0"),
+        (["--memory", "4GiB", "--page-size", "0"], "page-size"),
+        (["--slots", "0"], "slots"),
+    ],
+)
+def test_contradicting_options_are_refused(kvstead, arguments, says):
+    """Options that exclude each other or are out of range are refused before anything is read."""
+    ended = kvstead("replay", "unread.jsonl", "--model", MODEL, *arguments)
+    assert ended.code == 2
+    assert says in ended.err
+
+
+def test_the_bundled_sample_replays(kvstead):
+    """The sample of the demo finishes all its requests, reuses prefixes, and fills its memory."""
+    sample = Path(str(files("kvstead.replay") / "samples" / "chat.jsonl.gz"))
+    summary = kvstead("replay", sample, "--model", MODEL, "--memory", "4GiB", "--json").json
+    assert summary["requests"]["finished"] == summary["requests"]["total"] > 300
+    assert summary["prefix"]["hit_rate"] > 0.2
+    assert summary["memory"]["peak_bytes"] > 0.9 * summary["memory"]["total_bytes"]
