@@ -142,6 +142,7 @@ class TreeMachine(RuleBasedStateMachine):
         runs = {page.run for page in self.model.pages.values()}
         by_run = {tuple(self.model.pages[key].page for key in self.model.run_keys(run)) for run in runs}
         assert pages == by_run
+        assert self.tree.held_pages().tolist() == sorted(page.page for page in self.model.pages.values())
         self.tree.audit()
         self.allocator.audit()
 
