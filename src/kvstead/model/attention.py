@@ -27,7 +27,7 @@ class AttentionShape:
 
 def is_latent(fields: Fields) -> bool:
     """Whether the model's full-attention layers compress keys and values into one latent (MLA)."""
-    return fields.has("kv_lora_rank")
+    return fields.has("kv_lora_rank") or fields.has("qk_nope_head_dim")
 
 
 def attention_shape(fields: Fields, kind: CacheKind) -> AttentionShape:

@@ -63,6 +63,17 @@ STATE_IN_EVERY_LAYER: Final = frozenset({"falcon_mamba", "mamba", "mamba2"})
 ATTENTION_AND_STATE_IN_EVERY_LAYER: Final = frozenset({"falcon_h1"})
 """Classes whose layers run attention and a state side by side; their file has no list of layers."""
 
+STATEFUL: Final = (
+    STATE_IN_EVERY_LAYER
+    | ATTENTION_AND_STATE_IN_EVERY_LAYER
+    | {"bamba", "granitemoehybrid", "jamba", "kimi_linear", "lfm2", "lfm2_moe", "minimax", "nemotron_h", "olmo_hybrid"}
+    | {"qwen3_5_moe_text", "qwen3_5_text", "qwen3_next", "recurrent_gemma", "rwkv", "xlstm", "zamba", "zamba2"}
+)
+"""Classes with a state in some layers: without a list of them a file of these is not read as attention only."""
+
+STATE_KEY_PREFIXES: Final = ("linear_", "mamba_", "ssm_", "state_size", "conv_L_cache", "time_step_")
+"""Keys that begin so describe a state, also in classes not known here."""
+
 ATTENTION_WIDTH_FACTOR: Final = {"zamba": 2, "zamba2": 2}
 """Attention reads the layer's input and the embedding side by side, so its heads are this many times as wide."""
 

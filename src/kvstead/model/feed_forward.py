@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from kvstead.errors import LayoutError
 from kvstead.model import defaults
 from kvstead.model.fields import Fields
 from kvstead.model.weights import Weights
@@ -32,12 +33,16 @@ def _matrices(fields: Fields) -> int:
 
 def _dense_width(fields: Fields, index: int) -> int:
     if isinstance(fields.get("intermediate_size"), list):
-        return fields.numbers("intermediate_size")[index]
+        fields.numbers("intermediate_size")  # raises unless all are whole numbers
+        return int(fields.item("intermediate_size", index))
     width = fields.size("intermediate_size_mlp", *_WIDTH)
     if not fields.get("block_auto_adjust_ff_dim"):
         return width
     # LFM2 states the width before it is cut to two thirds, scaled and rounded up.
-    width = int(2 * width / 3 * float(fields.get("block_ffn_dim_multiplier") or 1.0))
+    factor = fields.get("block_ffn_dim_multiplier")
+    if factor is not None and not isinstance(factor, int | float):
+        raise LayoutError(f"{fields.name}: block_ffn_dim_multiplier is {factor!r}. It must be a number.")
+    width = int(2 * width / 3 * (factor or 1))
     step = fields.size("block_multiple_of")
     return -(-width // step) * step
 
@@ -46,13 +51,13 @@ def _has_experts(fields: Fields, index: int) -> bool:
     """Whether layer `index` has experts, by whatever key says it; all have when none does."""
     if fields.get("enable_moe_block") is False:
         return False
-    types, frequency = fields.get("mlp_layer_types"), fields.get("moe_layer_freq")
-    if isinstance(types, list):
-        return bool(types[index] == "sparse")
-    if isinstance(frequency, list):
-        return bool(frequency[index])
+    if fields.has("mlp_layer_types"):
+        return bool(fields.item("mlp_layer_types", index) == "sparse")
+    if isinstance(fields.get("moe_layer_freq"), list):
+        return bool(fields.item("moe_layer_freq", index))
     first = fields.number("first_k_dense_replace", "num_dense_layers") or 0
-    return index >= first and index not in (fields.get("mlp_only_layers") or ()) and _is_in_step(fields, index)
+    is_listed_dense = fields.has("mlp_only_layers") and index in fields.numbers("mlp_only_layers")
+    return index >= first and not is_listed_dense and _is_in_step(fields, index)
 
 
 def _is_in_step(fields: Fields, index: int) -> bool:

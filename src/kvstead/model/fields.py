@@ -76,6 +76,10 @@ class Fields:
         """Whether `key` is given with a value."""
         return self._values.get(key) is not None
 
+    def has_any_of(self, prefixes: tuple[str, ...]) -> bool:
+        """Whether a key that begins with one of `prefixes` is given with a value."""
+        return any(key.startswith(prefixes) and value is not None for key, value in self._values.items())
+
     def outer(self, key: str) -> Any:
         """The value of `key` in the decoder's part, else in the whole configuration, else None."""
         value = self._values.get(key)
@@ -113,18 +117,30 @@ class Fields:
             raise LayoutError(f"{self.name}: {self.label(keys)} is 0. It must be at least 1.")
         return value
 
-    def numbers(self, key: str) -> list[int]:
-        """The list of ints under `key`. Raises `LayoutError` for anything else."""
+    def items(self, key: str) -> list[Any]:
+        """The list under `key`. Raises `LayoutError` for anything else."""
         value = self.get(key)
         if value is None:
             raise self.missing(key)
-        if (
-            isinstance(value, str)
-            or not isinstance(value, Sequence)
-            or not all(isinstance(item, int) for item in value)
-        ):
-            raise LayoutError(f"{self.name}: {key} is {value!r}. It must be a list of whole numbers.")
+        if not isinstance(value, list | tuple):
+            raise LayoutError(f"{self.name}: {key} is {value!r}. It must be a list.")
         return list(value)
+
+    def numbers(self, key: str) -> list[int]:
+        """As `items`, for a list of ints."""
+        values = self.items(key)
+        if not all(isinstance(value, int) for value in values):
+            raise LayoutError(f"{self.name}: {key} is {values!r}. It must be a list of whole numbers.")
+        return values
+
+    def item(self, key: str, index: int) -> Any:
+        """The one of the list under `key` that belongs to layer `index`. Raises `LayoutError` where it ends before."""
+        values = self.items(key)
+        if index >= len(values):
+            raise LayoutError(
+                f"{self.name}: {key} has {len(values)} entries and none for layer {index}. Give one a layer."
+            )
+        return values[index]
 
     def inner(self, key: str) -> Fields:
         """The mapping under `key`, read the same way."""

@@ -56,9 +56,18 @@ def read_plans(fields: Fields) -> list[LayerPlan]:
     for key, read in _READERS:
         if fields.has(key):
             return read(fields, key)
-    if state_family(fields) is not None:
+    if _hints_at_state(fields):
         return _stateful_without_list(fields)
     return _uniform_or_default(fields)
+
+
+def _hints_at_state(fields: Fields) -> bool:
+    """Whether class or keys say that some layers keep a state, whatever is missing to describe it."""
+    return (
+        fields.model_type in defaults.STATEFUL
+        or state_family(fields) is not None
+        or fields.has_any_of(defaults.STATE_KEY_PREFIXES)
+    )
 
 
 def num_layers(fields: Fields) -> int:
@@ -71,8 +80,8 @@ def _spread(fields: Fields, is_full: Callable[[int], bool], other: LayerPlan) ->
 
 
 def _words(fields: Fields, key: str) -> list[LayerPlan]:
-    words = list(fields.get(key))
-    unknown = sorted({str(word) for word in words} - set(_WORDS))
+    words = [str(word) for word in fields.items(key)]
+    unknown = sorted(set(words) - set(_WORDS))
     if unknown:
         raise LayoutError(
             f"{fields.name}: {key} has the unknown types {', '.join(unknown)}. Known are {', '.join(_WORDS)}."
@@ -119,7 +128,7 @@ def _zeros_and_ones(fields: Fields, key: str) -> list[LayerPlan]:
 
 
 def _without_positions(fields: Fields, key: str) -> list[LayerPlan]:
-    if not fields.get(key) or not fields.has("attention_chunk_size"):
+    if not fields.get(key) or not fields.get("attention_chunk_size"):
         return _uniform_or_default(fields)
     marks = _checked_marks(fields, key)
     return _spread(fields, lambda index: not marks[index], _CHUNK)

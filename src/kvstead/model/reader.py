@@ -20,7 +20,7 @@ def read_layers(fields: Fields, options: LayoutOptions) -> tuple[LayerCache, ...
     producers = read_producers(fields, plans)
     state = read_state(fields, options.state) if any(plan.is_stateful for plan in plans) else ()
     stated_dtype = fields.get("mamba_ssm_dtype")
-    if state and stated_dtype not in {None, options.state_dtype}:
+    if state and stated_dtype is not None and stated_dtype != options.state_dtype:
         fields.assume(f"state in {options.state_dtype}, though the configuration states mamba_ssm_dtype {stated_dtype}")
 
     @cache
