@@ -54,7 +54,7 @@ class Fields:
         self.name = name
         self.model_type = str(self._values.get("model_type") or config.get("model_type") or "")
         self.assumptions: list[str] = []
-        if self._values.get("is_encoder_decoder"):
+        if self.outer("is_encoder_decoder"):
             raise LayoutError(
                 f"{name} has an encoder, whose cross-attention cache is not described. Use a decoder-only model."
             )

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import Literal, Self, Unpack
 
@@ -23,7 +24,7 @@ from kvstead.model.options import ConvColumns, LayoutKeywords, LayoutOptions
 from kvstead.model.reader import read_layers
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)  # no slots: the sums below are asked for at every step, and are kept once computed
 class ModelLayout:
     """The caches of one model on one tensor-parallel rank.
 
@@ -72,7 +73,7 @@ class ModelLayout:
         config = preset_config(name)
         return cls.from_config(config, name=name, **keywords)
 
-    @property
+    @cached_property
     def kinds(self) -> tuple[CacheKind, ...]:
         """The kinds of cache that some layer owns, in the order of `CacheKind`."""
         present = {kind for layer in self.layers for kind in layer.kinds}
@@ -82,12 +83,12 @@ class ModelLayout:
         """Bytes of one token in all layers of `kind`; 0 for STATE, whose size does not depend on tokens."""
         return sum(layer.token_bytes for layer in self.layers if layer.tokens is not None and layer.tokens.kind is kind)
 
-    @property
+    @cached_property
     def full_bytes_per_token(self) -> int:
         """Bytes of one token in the layers that keep whole sequences (full and latent)."""
         return sum(self.bytes_per_token(kind) for kind in WHOLE_SEQUENCE)
 
-    @property
+    @cached_property
     def window_bytes_per_token(self) -> int:
         """Bytes of one token in the layers that keep a window or a chunk."""
         return sum(self.bytes_per_token(kind) for kind in BOUNDED)
@@ -104,7 +105,7 @@ class ModelLayout:
             return "sliding"
         return "chunked" if CacheKind.CHUNK in self.kinds else None
 
-    @property
+    @cached_property
     def state_bytes(self) -> int:
         """Bytes of one state slot: the state of one sequence in all layers."""
         return sum(layer.state_bytes for layer in self.layers)
