@@ -19,7 +19,7 @@ from kvstead.allocators.base import Allocator
 from kvstead.errors import ForeignPage, InvalidSize, MisalignedSegment, MisalignedSize, UseAfterFree
 from kvstead.kernels import host
 from kvstead.kernels.arrays import Integers, to_device, to_host
-from kvstead.kernels.jit import IntArray, StateArray
+from kvstead.kernels.jit import IntArray, StateArray, TagArray
 from kvstead.pages import FreeList, Release
 from kvstead.pages.page_table import require_tag
 
@@ -161,14 +161,14 @@ class PagedAllocator(Allocator):
             self._refuse_shapes(*(array.size for array in arrays))
         return arrays
 
-    def _tags(self, owners: Integers, num_rows: int) -> IntArray:
-        tags = to_host(owners)
+    def _tags(self, owners: Integers, num_rows: int) -> TagArray:
+        tags = owners if isinstance(owners, np.ndarray) and owners.dtype == np.int32 else to_host(owners)
         if tags.size != num_rows:
             self._refuse_shapes(num_rows, tags.size)
-        if getattr(owners, "dtype", None) != np.int32:
-            for tag in (tags.min(initial=0), tags.max(initial=0)):
-                require_tag(int(tag))
-        return tags
+        if tags.dtype != np.int32 and tags.size:
+            require_tag(int(tags.min()))
+            require_tag(int(tags.max()))
+        return np.ascontiguousarray(tags, dtype=np.int32)
 
     def _refuse_shapes(self, *sizes: int) -> NoReturn:
         raise InvalidSize(f"lengths and last slots have {sizes} entries. Give one entry a row in each of them.")

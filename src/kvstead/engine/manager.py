@@ -12,8 +12,7 @@ One request's row, page size 4, prompt of 10 tokens of which 4 were found in the
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from typing import NamedTuple
 
 import numpy as np
@@ -236,11 +235,9 @@ class KVCacheManager:
         self.table.give(row)
         self.num_released += 1
 
-    @contextmanager
-    def defer_frees(self) -> Iterator[None]:
+    def defer_frees(self) -> AbstractContextManager[None]:
         """The free group, for the time in which a step's results are processed."""
-        with self.allocator.defer_frees():
-            yield
+        return self.allocator.defer_frees()
 
     def flush(self) -> bool:
         """Drop all cached prefixes. False, and nothing changed, while a request holds a row or a group is open."""

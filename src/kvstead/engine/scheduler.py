@@ -161,8 +161,9 @@ class Scheduler:
             self._processed = step.index
             self._process_rows(step, sampled, outcome)
             self._process_chunks(step, sampled[step.rows.size :], outcome)
-            for row in [row for row in self._ended if self._last_step[row] <= step.index]:
-                self._release(self._ended.pop(row))
+            if self._ended:
+                for row in [row for row in self._ended if self._last_step[row] <= step.index]:
+                    self._release(self._ended.pop(row))
         return outcome
 
     # Planning

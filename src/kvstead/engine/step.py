@@ -10,7 +10,7 @@ from kvstead.engine.request import Request
 from kvstead.kernels.jit import IntArray
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Chunk:
     """A stretch of a request's known tokens to be computed: positions `start` .. `end` - 1 into `slots`."""
 
@@ -22,7 +22,7 @@ class Chunk:
     is_last: bool
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Step:
     """One batch: a token of each decoding row, and chunks of prompts.
 

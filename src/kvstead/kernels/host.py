@@ -315,9 +315,9 @@ def open_pages(pages: IntArray, page_size: int, out: IntArray) -> None:
             taken += 1
 
 
-@kernel(types.void(I32, I64, I64, i64, I64, I64))
+@kernel(types.void(I32, I64, I64, i64, I64, I32))
 def tag_rows(
-    owner: TagArray, prefix_lens: IntArray, seq_lens: IntArray, page_size: int, pages: IntArray, tags: IntArray
+    owner: TagArray, prefix_lens: IntArray, seq_lens: IntArray, page_size: int, pages: IntArray, tags: TagArray
 ) -> None:
     """Write each row's tag on the pages that `extend_slots` gives it."""
     taken = 0
