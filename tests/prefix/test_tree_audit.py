@@ -54,6 +54,10 @@ def use_the_child_alone(_bench, node):
     node.access += 100
 
 
+def favour_the_child(_bench, node):
+    node.priority += 1
+
+
 def lose_a_page(_bench, node):
     node.pages = node.pages[:-1]
 
@@ -101,6 +105,7 @@ def queue_an_inner_node(bench, node):
         name_the_space_deep_down,
         count_pins_below_zero,
         use_the_child_alone,
+        favour_the_child,
         lose_a_page,
         share_a_page,
         forget_a_lock,

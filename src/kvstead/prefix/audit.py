@@ -11,7 +11,10 @@ from kvstead.prefix.node import ChildKey, Node
 
 
 def audit_structure(root: Node, page_size: int) -> None:
-    """Check lengths, keys, links, pins and times of all nodes below `root`. Raises `AuditError` for the first fault."""
+    """Check keys, lengths, links, pins, times and priorities of all nodes below `root`.
+
+    Raises `AuditError` for the first fault. O(nodes).
+    """
     for parent in (root, *root.below()):
         for key, child in parent.children.items():
             for fault in _faults(parent, key, child, page_size):
@@ -34,3 +37,5 @@ def _faults(parent: Node, key: ChildKey, child: Node, page_size: int) -> Iterato
         yield f"has {child.pins} pins"
     if parent.parent is not None and child.access > parent.access:
         yield f"was used at {child.access}, its parent at {parent.access}"
+    if parent.parent is not None and child.priority > parent.priority:
+        yield f"has priority {child.priority}, its parent {parent.priority}"

@@ -234,12 +234,12 @@ class PrefixTree:
         upper = Node(parent, lower.key, lower.tokens[:num_tokens].copy(), _NO_PAGES, lower.created, lower.priority)
         upper.access, upper.hits = lower.access, lower.hits
         lower.tokens = lower.tokens[num_tokens:].copy()
-        for component in self._components:
-            component.split(upper, lower)
         parent.children[upper.key] = upper
         lower.parent = upper
         lower.key = lower.tokens[: self.page_size].tobytes()
         upper.children[lower.key] = lower
+        for component in self._components:
+            component.split(upper, lower)
         return upper
 
     def _hang(self, leaf: Node) -> Node:

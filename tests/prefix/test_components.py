@@ -1,0 +1,70 @@
+"""The seam: another kind of cache is another component in the same loops."""
+
+import numpy as np
+from prefix_bench import Bench
+
+
+class States:
+    """A kind of cache that has something at the end of each inserted key only, as a recurrent state would."""
+
+    def __init__(self):
+        self.ends, self.locked, self.released = set(), [], []
+
+    def adopt(self, leaf):
+        """Every new leaf has a state."""
+        self.ends.add(leaf)
+
+    def split(self, upper, lower):
+        """The state stays where the key ended."""
+        assert lower.parent is upper
+        assert list(upper.children.values()) == [lower]
+        assert upper not in self.ends
+
+    def usable(self, node):
+        """A match may only end at a state."""
+        while node.parent is not None and node not in self.ends:
+            node = node.parent
+        return node
+
+    def touch(self, node):
+        """Times do not matter here."""
+
+    def lock(self, node):
+        """A lock holds the one state."""
+        self.locked.append(node)
+
+    def unlock(self, node):
+        """The same one is let go."""
+        self.locked.remove(node)
+
+    def release(self, nodes):
+        """States go with their nodes."""
+        self.released += [node for node in nodes if node in self.ends]
+        self.ends -= set(nodes)
+
+    def audit(self, root):
+        """States are at nodes of the tree."""
+        assert self.ends <= set(root.below())
+
+
+def test_another_component_has_its_say_in_every_operation():
+    """A component with states at ends draws matches back, follows locks and splits, and releases with the tree."""
+    bench, states = Bench(12, 2), States()
+    bench.tree._components = (bench.tree._full, states)
+    short = bench.cache("ab").node
+    long = bench.cache("abcd").node
+    assert bench.match("abcx").node is short  # the tokens of "abc" are cached, a state only behind "ab"
+    assert bench.match("abcd").node is long
+    assert bench.match("x").node is bench.tree.root
+    assert long.parent not in states.ends
+    bench.tree.lock(long)
+    assert states.locked == [long]
+    assert (bench.tree.protected_tokens, bench.tree.evictable_tokens) == (8, 0)
+    bench.tree.unlock(long)
+    assert states.locked == []
+    assert bench.tree.evict(1).num_tokens == 2  # "d" and its state; "c" has none
+    assert states.released == [long]
+    assert np.array_equal(bench.tree.slots(bench.match("abcd")), bench.tree.slots(short))
+    assert bench.tree.clear() is True
+    assert states.released == [long, short]
+    bench.audit()
