@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from kvstead.engine import KVCacheManager, Scheduler
+from kvstead.errors import InvalidSize
 from kvstead.model import ModelLayout, load_layout
 from kvstead.model.compute import load_profile
 from kvstead.replay.cost import FixedCost, RooflineCost, StepCost, gpu
@@ -33,6 +34,8 @@ class ReplayOptions:
     file. num_bytes (padding page included) or num_slots: the memory of one rank; exactly one of them. gpu: times steps
     by its roofline, unless step_seconds says how long each takes. chunk_tokens: tokens computed in a step at most.
     max_running: requests on the memory at once. tensor_parallel: ranks, each with its share of heads.
+
+    Raises `InvalidSize` for a chunk or a number of requests below 1.
     """
 
     traces: tuple[str, ...]
@@ -48,6 +51,12 @@ class ReplayOptions:
     max_running: int = 256
     cache_dtype: str = "bfloat16"
     tensor_parallel: int = 1
+
+    def __post_init__(self) -> None:
+        if min(self.chunk_tokens, self.max_running) < 1:
+            raise InvalidSize(
+                f"chunk_tokens is {self.chunk_tokens} and max_running {self.max_running}. Both must be 1 or more."
+            )
 
 
 def run_replay(options: ReplayOptions, report: Callable[[Progress], None] = silent) -> ReplayResult:

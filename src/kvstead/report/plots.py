@@ -119,7 +119,7 @@ def _draw_requests(axes: Axes, summary: Mapping[str, Any], timeline: Timeline) -
 
 
 def _draw_hit_rate(axes: Axes, summary: Mapping[str, Any], timeline: Timeline) -> None:
-    clock, (overall, recent) = _clock(axes, timeline), _hit_rates(timeline)
+    clock, (overall, recent) = _clock(axes, timeline), hit_rates(timeline)
     axes.plot(
         clock,
         recent,
@@ -135,7 +135,7 @@ def _draw_hit_rate(axes: Axes, summary: Mapping[str, Any], timeline: Timeline) -
     _legend(axes, 2)
 
 
-def _hit_rates(timeline: Timeline) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+def hit_rates(timeline: Timeline) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     """Percent of prompt tokens found in the cache, since the start and recently; NaN where no prompt was computed."""
     clock, hits, prompts = timeline["clock_s"], timeline["hit_tokens"], timeline["prompt_tokens"]
     start = np.searchsorted(clock, clock - _RECENT_SHARE * clock[-1], side="left")

@@ -16,6 +16,7 @@ _SIZE = re.compile(r"(\d[\d_,]*(?:\.\d+)?)\s*([a-z]*)", re.IGNORECASE | re.ASCII
 _MINUTE = 60
 _HOUR = 3600
 _MAX_BYTES = 1024**6
+_SECONDS = ((1.0, "s"), (1e-3, "ms"), (1e-6, "us"))
 
 
 def parse_bytes(text: str) -> int:
@@ -34,12 +35,12 @@ def parse_bytes(text: str) -> int:
 
 
 def format_bytes(num_bytes: float) -> str:
-    """Bytes in the largest binary unit that leaves a number of at least 1: `40 GiB`, `1.5 MiB`, `12 B`."""
+    """Bytes to four digits, in the largest binary unit that leaves at least 1: `40 GiB`, `1.5 MiB`, `12 B`."""
     value, power = float(num_bytes), 0
-    while value >= 1024 and power < len(_BINARY) - 1:  # noqa: PLR2004 - the base of binary units
+    while float(f"{value:.4g}") >= 1024 and power < len(_BINARY) - 1:  # noqa: PLR2004 - the base of binary units
         value /= 1024
         power += 1
-    return f"{value:.4g} {_BINARY[power]}"
+    return f"{_digits(value, 4)} {_BINARY[power]}"
 
 
 def format_count(count: float) -> str:
@@ -48,14 +49,12 @@ def format_count(count: float) -> str:
 
 
 def format_seconds(seconds: float | None) -> str:
-    """A duration of three digits: `12.3 ms`, `4.56 s`; `-` where nothing was measured."""
+    """A duration to three digits: `12.3 ms`, `4.56 s`; `-` where nothing was measured."""
     if seconds is None:
         return "-"
-    if seconds >= 1 or seconds == 0:
-        return f"{seconds:,.3g} s" if seconds < 1000 else f"{seconds:,.0f} s"  # noqa: PLR2004 - three digits
-    if seconds >= 1e-3:  # noqa: PLR2004 - a millisecond
-        return f"{seconds * 1e3:.3g} ms"
-    return f"{seconds * 1e6:.3g} us"
+    fitting = (unit for unit in _SECONDS if float(f"{seconds / unit[0]:.3g}") >= 1)
+    factor, name = next(fitting, _SECONDS[-1] if seconds else _SECONDS[0])
+    return f"{_digits(seconds / factor, 3)} {name}"
 
 
 def format_clock(seconds: float) -> str:
@@ -67,3 +66,10 @@ def format_clock(seconds: float) -> str:
 def format_share(part: float, whole: float) -> str:
     """`part` of `whole` in percent, `-` of nothing."""
     return f"{100 * part / whole:.2f} %" if whole else "-"
+
+
+def _digits(value: float, num_digits: int) -> str:
+    """`value` to so many digits, but never fewer than its whole part has; zeros behind the point are dropped."""
+    decimals = max(0, num_digits - len(str(int(value))))
+    text = f"{value:,.{decimals}f}"
+    return text.rstrip("0").rstrip(".") if decimals else text

@@ -1,0 +1,132 @@
+import json
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kvstead.replay.records import Latencies, ReplayResult
+from kvstead.replay.run import Mode, ReplayOptions
+from kvstead.replay.summary import summarize
+from kvstead.replay.trace import Trace, by_arrival
+
+OPTIONS = ReplayOptions(("a.jsonl", "-"), "llama-3.1-8b", num_bytes=1000, page_size=4)
+
+CONTRACT = {
+    "trace": None,
+    "model": None,
+    "layout": None,
+    "page_size": None,
+    "requests": {"total", "finished", "rejected", "retracted", "aborted"},
+    "prefix": {"hit_tokens", "prompt_tokens", "hit_rate"},
+    "memory": {"total_bytes", "peak_bytes", "mean_bytes", "by_state", "by_kind"},
+    "latency_s": {"ttft", "tpot"},
+    "throughput_tok_s": None,
+    "steps": None,
+    "memory_us_per_step": None,
+    "wall_s": None,
+}
+
+
+def _trace(problems: tuple[str, ...] = ()) -> Trace:
+    column = np.array([5, 7])
+    return by_arrival(
+        name="a.jsonl",
+        format="mooncake",
+        arrivals=np.array([0.0, 1.0]),
+        prompt_lens=column,
+        output_lens=column,
+        block_sizes=np.array([8, 8]),
+        block_counts=np.array([1, 1]),
+        block_ids=np.array([0, 0]),
+        problems=problems,
+    )
+
+
+RESULT = ReplayResult(
+    trace=_trace(),
+    total=2,
+    finished=1,
+    rejected=1,
+    retracted=3,
+    aborted=0,
+    interrupted=False,
+    has_reuse=True,
+    hit_tokens=4,
+    prompt_tokens=16,
+    output_tokens=30,
+    total_bytes=1000,
+    peak_bytes=700,
+    mean_by_state={"live": 300, "cached": 200, "parked": 0, "free": 450, "padding": 50},
+    mean_by_kind={"full": 500},
+    ttft=Latencies(0.1, 0.2, 0.3),
+    tpot=Latencies(None, None, None),
+    clock_s=60.0,
+    steps=12,
+    memory_us_per_step=3.5,
+    wall_s=0.25,
+    rejections=("request 1: too long",),
+    timeline=((0.0,) * 9,),
+)
+
+
+def test_the_keys_are_the_contract():
+    """Every key of the contract is there; nested objects hold their keys and no others."""
+    summary = summarize(RESULT, OPTIONS)
+    for key, inner in CONTRACT.items():
+        assert key in summary
+        assert inner is None or set(summary[key]) == inner
+    assert set(summary["memory"]["by_state"]) == {"live", "cached", "parked", "free", "padding"}
+    assert all(set(latency) == {"p50", "p90", "p99"} for latency in summary["latency_s"].values())
+
+
+def test_the_values_are_those_of_the_result():
+    """Figures are passed on, and derived ones follow from them: 4 of 16 tokens hit, 30 tokens in a minute."""
+    summary = summarize(RESULT, OPTIONS)
+    assert summary["trace"] == ["a.jsonl", "-"]
+    assert (summary["model"], summary["layout"], summary["page_size"]) == ("llama-3.1-8b", "static", 4)
+    assert summary["requests"] == {"total": 2, "finished": 1, "rejected": 1, "retracted": 3, "aborted": 0}
+    assert summary["prefix"] == {"hit_tokens": 4, "prompt_tokens": 16, "hit_rate": 0.25}
+    assert summary["memory"]["by_kind"] == {"full": 500}
+    assert [summary["memory"][f"{name}_bytes"] for name in ("total", "peak", "mean")] == [1000, 700, 500]
+    assert summary["latency_s"]["ttft"] == {"p50": 0.1, "p90": 0.2, "p99": 0.3}
+    assert summary["latency_s"]["tpot"] == {"p50": None, "p90": None, "p99": None}
+    assert summary["throughput_tok_s"] == 0.5
+    assert (summary["steps"], summary["memory_us_per_step"], summary["wall_s"]) == (12, 3.5, 0.25)
+    assert (summary["gpu"], summary["mode"], summary["policy"]) == ("h100-sxm", "batched", "lru")
+
+
+@given(st.lists(st.integers(0, 2**62), min_size=5, max_size=5))
+def test_states_sum_to_the_total_through_json(sizes):
+    """Bytes stay whole numbers through JSON, however large, so that the states sum to the total exactly."""
+    states = dict(zip(("live", "cached", "parked", "free", "padding"), sizes, strict=True))
+    summary = summarize(replace(RESULT, mean_by_state=states, total_bytes=sum(sizes)), OPTIONS)
+    memory = json.loads(json.dumps(summary, allow_nan=False))["memory"]
+    assert sum(memory["by_state"].values()) == memory["total_bytes"]
+    assert memory["mean_bytes"] == memory["by_state"]["live"] + memory["by_state"]["cached"]
+
+
+@pytest.mark.parametrize("changes", [{"has_reuse": False}, {"prompt_tokens": 0, "hit_tokens": 0}])
+def test_no_rate_without_a_denominator(changes):
+    """The hit rate is null where the trace carries no reuse, and where no prompt was computed."""
+    assert summarize(replace(RESULT, **changes), OPTIONS)["prefix"]["hit_rate"] is None
+
+
+def test_messages_are_counted_in_full_and_listed_in_part():
+    """Of many rejections and rows left out the first twenty are listed; the counts are of all."""
+    rejections = tuple(f"request {index}: too long" for index in range(50))
+    problems = tuple(f"a.jsonl, line {index}: nothing." for index in range(30))
+    result = replace(RESULT, trace=_trace(problems), rejected=50, rejections=rejections)
+    summary = summarize(result, OPTIONS)
+    assert (summary["requests"]["rejected"], summary["excluded_rows"]) == (50, 30)
+    assert summary["rejections"] == list(rejections[:20])
+    assert summary["excluded"] == list(problems[:20])
+
+
+def test_options_and_the_interrupt_are_told():
+    """How the replay ran is in the summary: a constant step has no GPU, an interrupt is said."""
+    options = replace(OPTIONS, step_seconds=0.01, mode=Mode.SERIAL, policy="lfu", cache_dtype="int8", tensor_parallel=2)
+    summary = summarize(replace(RESULT, interrupted=True), options)
+    assert (summary["gpu"], summary["mode"], summary["policy"]) == (None, "serial", "lfu")
+    assert (summary["cache_dtype"], summary["tensor_parallel"], summary["interrupted"]) == ("int8", 2, True)

@@ -1,0 +1,69 @@
+from typing import Any
+
+import pytest
+
+from kvstead.replay.records import TIMELINE_COLUMNS
+
+
+@pytest.fixture
+def summary() -> dict[str, Any]:
+    """A summary of 98 finished requests, 2 rejected ones and 5 retractions in a pool of 1,000,000 bytes."""
+    return {
+        "trace": ["chat [1].jsonl"],
+        "model": "tiny",
+        "layout": "static",
+        "page_size": 16,
+        "requests": {"total": 100, "finished": 98, "rejected": 2, "retracted": 5, "aborted": 0},
+        "prefix": {"hit_tokens": 250, "prompt_tokens": 1000, "hit_rate": 0.25},
+        "memory": {
+            "total_bytes": 1_000_000,
+            "peak_bytes": 900_000,
+            "mean_bytes": 500_000,
+            "by_state": {"live": 300_001, "cached": 199_999, "parked": 0, "free": 499_990, "padding": 10},
+            "by_kind": {"full": 500_000},
+        },
+        "latency_s": {
+            "ttft": {"p50": 0.0125, "p90": 1.5, "p99": 250.0},
+            "tpot": {"p50": 0.0002, "p90": None, "p99": None},
+        },
+        "throughput_tok_s": 1234.56,
+        "steps": 4321,
+        "memory_us_per_step": 35.25,
+        "wall_s": 2.0,
+        "mode": "batched",
+        "policy": "lru",
+        "gpu": "h100-sxm",
+        "cache_dtype": "bfloat16",
+        "tensor_parallel": 1,
+        "output_tokens": 4900,
+        "clock_s": 3723.0,
+        "interrupted": False,
+        "excluded_rows": 0,
+        "excluded": [],
+        "rejections": ["request 3: too long", "request 4: too long"],
+    }
+
+
+@pytest.fixture
+def samples() -> list[tuple[float, ...]]:
+    """Forty samples of a pool of 1,000,000 bytes, one a second, in the columns of a timeline."""
+    return [
+        (
+            float(second),
+            second % 7,
+            second % 3,
+            second,
+            20_000 * second,
+            1000,
+            999_000 - 20_000 * second,
+            second**2,
+            50 * second,
+        )
+        for second in range(40)
+    ]
+
+
+@pytest.fixture
+def columns() -> tuple[str, ...]:
+    """The names of a timeline's columns."""
+    return TIMELINE_COLUMNS

@@ -1,0 +1,88 @@
+import csv
+import json
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kvstead.report.files import to_json, write_report
+from kvstead.report.plots import Timeline, hit_rates, write_plots
+
+PNG = b"\x89PNG\r\n\x1a\n"
+
+
+def test_the_summary_and_the_timeline_are_written_as_they_are(tmp_path, summary, columns, samples):
+    """`summary.json` reads back as the summary; `timeline.csv` has the columns' names and a row a sample."""
+    folder = tmp_path / "new" / "folder"
+    written = write_report(folder, summary, columns, samples)
+    assert sorted(written) == sorted(folder.iterdir())
+    assert json.loads((folder / "summary.json").read_text()) == summary
+    with (folder / "timeline.csv").open(newline="") as stream:
+        header, *rows = csv.reader(stream)
+    assert tuple(header) == columns
+    assert [tuple(map(float, row)) for row in rows] == samples
+
+
+def test_earlier_files_are_replaced(tmp_path, summary, columns, samples):
+    """A second report in the same folder leaves nothing of the first in its files."""
+    write_report(tmp_path, summary | {"model": "a" * 10_000}, columns, samples)
+    write_report(tmp_path, summary, columns, samples[:3])
+    assert json.loads((tmp_path / "summary.json").read_text()) == summary
+    assert len((tmp_path / "timeline.csv").read_text().splitlines()) == 4
+
+
+def test_json_never_holds_nan():
+    """NaN is no JSON, so it is refused rather than written."""
+    with pytest.raises(ValueError, match="JSON"):
+        to_json({"value": float("nan")})
+
+
+def test_plots_are_png_files_that_depend_on_the_data(tmp_path, summary, columns, samples):
+    """Three pictures; one that changes when its column does."""
+    first, second = tmp_path / "first", tmp_path / "second"
+    for folder in (first, second):
+        folder.mkdir()
+    plots = write_plots(first, summary, Timeline.of(columns, samples))
+    assert [path.name for path in plots] == ["memory.png", "requests.png", "hit_rate.png"]
+    assert all(path.read_bytes().startswith(PNG) for path in plots)
+    changed = Timeline.of(columns, [(*sample[:1], sample[1] + 5, *sample[2:]) for sample in samples])
+    write_plots(second, summary, changed)
+    same = {path.name: path.read_bytes() == (second / path.name).read_bytes() for path in plots}
+    assert same == {"memory.png": True, "requests.png": False, "hit_rate.png": True}
+
+
+def test_no_hit_rate_is_drawn_without_reuse(tmp_path, summary, columns, samples):
+    """A trace that carries no reuse has no picture of it."""
+    summary["prefix"]["hit_rate"] = None
+    names = [path.name for path in write_plots(tmp_path, summary, Timeline.of(columns, samples))]
+    assert names == ["memory.png", "requests.png"]
+
+
+@pytest.mark.parametrize("num_samples", [0, 1])
+def test_nothing_is_drawn_of_a_single_sample(tmp_path, summary, columns, samples, num_samples):
+    """A replay that ended at once has no line to draw; the other files are written all the same."""
+    written = write_report(tmp_path, summary, columns, samples[:num_samples])
+    assert [path.name for path in written] == ["summary.json", "timeline.csv"]
+
+
+@pytest.mark.parametrize("hours", [0.01, 0.5, 30])
+def test_clocks_of_any_span_are_drawn(tmp_path, summary, columns, samples, hours):
+    """Seconds, minutes and hours on the axis all work."""
+    stretched = [(sample[0] / 39 * hours * 3600, *sample[1:]) for sample in samples]
+    assert write_plots(tmp_path, summary, Timeline.of(columns, stretched))
+
+
+@given(st.lists(st.tuples(st.integers(0, 5), st.integers(0, 9), st.integers(0, 9)), min_size=2, max_size=30))
+def test_hit_rates_equal_a_count_by_hand(growth):
+    """Since the start and over the last twentieth of the clock, sample by sample, against sums written out."""
+    clock = np.cumsum([second for second, _, _ in growth]).astype(float)
+    hits = np.cumsum([min(hit, prompt) for _, hit, prompt in growth]).astype(float)
+    prompts = np.cumsum([prompt for _, _, prompt in growth]).astype(float)
+    timeline = Timeline({"clock_s": clock, "hit_tokens": hits, "prompt_tokens": prompts})
+    overall, recent = hit_rates(timeline)
+    for index in range(len(growth)):
+        first = next(start for start in range(len(growth)) if clock[start] >= clock[index] - 0.05 * clock[-1])
+        for rates, base in ((overall, (0, 0)), (recent, (hits[first], prompts[first]))):
+            part, whole = hits[index] - base[0], prompts[index] - base[1]
+            assert np.isnan(rates[index]) if whole == 0 else rates[index] == pytest.approx(100 * part / whole)

@@ -1,0 +1,91 @@
+import io
+import re
+
+import pytest
+from rich.console import Console
+
+from kvstead.report.table import print_summary
+
+
+@pytest.fixture
+def printed(summary):
+    """The text of the summary with some keys changed, on a wide page."""
+
+    def text(**changes: object) -> str:
+        stream = io.StringIO()
+        print_summary(summary | changes, Console(file=stream, width=160))
+        return stream.getvalue()
+
+    return text
+
+
+def _line(text: str, name: str) -> str:
+    return next(line.strip() for line in text.splitlines() if line.strip().startswith(name))
+
+
+def test_the_table_says_what_was_replayed_and_what_came_out(printed):
+    """Trace, model, pool, counts, latencies, throughput, reuse, memory, costs: one line each, with units."""
+    text = printed()
+    assert "chat [1].jsonl on tiny: 976.6 KiB of bfloat16, page size 16, lru, h100-sxm, batched" in text
+    assert _line(text, "requests") == "requests                98 of 100 finished, 2 rejected, 0 aborted"
+    assert _line(text, "retractions").endswith(" 5")
+    assert "p50 12.5 ms   p90 1.5 s   p99 250 s" in _line(text, "time to first token")
+    assert "p50 200 us   p90 -   p99 -" in _line(text, "time per output token")
+    assert "1,234.6 tokens/s: 4,900 generated in 1:02:03 of the trace's clock" in _line(text, "throughput")
+    assert "25.00 % of prompt tokens (250 of 1,000)" in _line(text, "prefix hit rate")
+    assert "peak 878.9 KiB (90.00 %), mean 488.3 KiB (50.00 %), live and cached" in _line(text, "memory in use")
+    assert "35.2 us a step, 4,321 steps" in _line(text, "memory management")
+    assert "2 s, 49 requests/s" in _line(text, "wall time")
+
+
+def test_the_states_add_up_to_the_pool_exactly(printed):
+    """The bytes printed for the states sum to the bytes printed for the pool."""
+    text = printed()
+    states = [
+        int(_line(text, name).split()[1].replace(",", "")) for name in ("live", "cached", "parked", "free", "padding")
+    ]
+    total = int(re.search(r"the whole pool\s+([\d,]+)", text)[1].replace(",", ""))
+    assert sum(states) == total == 1_000_000
+
+
+def test_a_trace_without_reuse_says_so(printed):
+    """No percentage where the trace carries no reuse, and other words where no prompt was computed at all."""
+    text = printed(prefix={"hit_tokens": 0, "prompt_tokens": 1000, "hit_rate": None})
+    assert "no reuse information in this trace" in _line(text, "prefix hit rate")
+    text = printed(prefix={"hit_tokens": 0, "prompt_tokens": 0, "hit_rate": None})
+    assert "no prompt was computed" in _line(text, "prefix hit rate")
+
+
+def test_rejections_come_with_reasons(printed):
+    """Two are listed; of many the first three, and how many more there are."""
+    assert "2 requests rejected:\n  request 3: too long\n  request 4: too long\n" in printed()
+    counts = {"total": 100, "finished": 50, "rejected": 50, "retracted": 0, "aborted": 0}
+    text = printed(requests=counts, rejections=[f"request {index}: too long" for index in range(20)])
+    assert "50 requests rejected:\n  request 0: too long\n" in text
+    assert "  request 2: too long\n  and 47 more\n" in text
+
+
+def test_rows_left_out_are_listed(printed):
+    """How many rows of the trace were left out, and why."""
+    assert "1 rows of the trace left out:\n  a.csv, line 3: no token" in printed(
+        excluded_rows=1, excluded=["a.csv, line 3: no token"]
+    )
+    assert "left out" not in printed()
+
+
+def test_an_interrupt_is_said(printed):
+    """The figures of an interrupted replay say what they cover, and count who was not served."""
+    counts = {"total": 100, "finished": 40, "rejected": 2, "retracted": 0, "aborted": 1}
+    text = printed(interrupted=True, requests=counts)
+    assert "Interrupted: the figures cover 42 of 100 requests." in text
+    assert "40 of 100 finished, 2 rejected, 1 aborted, 57 not served" in text
+    assert "Interrupted" not in printed()
+
+
+def test_constant_steps_ranks_and_kinds_are_named(printed, summary):
+    """Without a GPU the step time is called constant; ranks are named above one; kinds above one have a line."""
+    memory = summary["memory"] | {"by_kind": {"full": 300_000, "window": 200_000}}
+    text = printed(gpu=None, tensor_parallel=4, memory=memory)
+    assert "constant step time x4" in text
+    assert "full 293 KiB, window 195.3 KiB" in _line(text, "memory by kind")
+    assert "memory by kind" not in printed()
