@@ -1,0 +1,21 @@
+"""Test profiles: Hypothesis without deadlines, and long runs only on request."""
+
+import os
+
+from hypothesis import HealthCheck, settings
+
+_SOAK = os.environ.get("KVSTEAD_SOAK") == "1"
+
+settings.register_profile("default", deadline=None, suppress_health_check=[HealthCheck.too_slow], derandomize=True)
+settings.register_profile("soak", deadline=None, suppress_health_check=[HealthCheck.too_slow], max_examples=2000)
+settings.load_profile("soak" if _SOAK else "default")
+
+
+def pytest_collection_modifyitems(config, items):
+    """Leave out what `make soak` runs."""
+    if _SOAK:
+        return
+    kept = [item for item in items if "soak" not in item.keywords]
+    left_out = [item for item in items if "soak" in item.keywords]
+    config.hook.pytest_deselected(items=left_out)
+    items[:] = kept
