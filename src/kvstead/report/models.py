@@ -37,7 +37,9 @@ def models_table(models: Iterable[tuple[ModelLayout, str]]) -> Table:
 
 def model_table(layout: ModelLayout, profile: ComputeProfile, source: str) -> Table:
     """Everything about one model, a line each."""
-    table = Table(title=escape(layout.name), title_justify="left", box=box.SIMPLE_HEAD, show_header=False)
+    table = Table(
+        title=escape(layout.name), title_justify="left", title_style="bold", box=box.SIMPLE_HEAD, show_header=False
+    )
     table.add_column(style="bold", no_wrap=True)
     table.add_column()
     table.add_row("layers", layers_by_kind(layout))

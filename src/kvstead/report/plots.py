@@ -20,6 +20,7 @@ _GIB = 1024**3
 _SIZE_INCHES = (9.0, 4.5)
 _DPI = 130
 _DRAWING = (0, 0.035, 1, 0.965)  # left, bottom, width, height: the caption stands below
+_MOST_CAPTION = 140  # characters that fit the width
 _LIVE, _CACHED, _FREE, _LINE = "#1b5e7d", "#8fc1d4", "#eef1f3", "#c2541b"
 _CLOCK_UNITS = ((2 * 3600.0, 3600.0, "h"), (2 * 60.0, 60.0, "min"), (0.0, 1.0, "s"))
 _RECENT_SHARE = 0.05  # of the clock: the span over which the recent hit rate is taken
@@ -80,7 +81,8 @@ def _caption(summary: Mapping[str, Any]) -> str:
     traces = " + ".join(Path(name).name for name in summary["trace"])
     timing = summary["gpu"] or "constant step time"
     parts = (traces, Path(summary["model"]).name, f"page size {summary['page_size']}", summary["policy"], timing)
-    return "  |  ".join((*parts, summary["mode"]))
+    text = "  |  ".join((*parts, summary["mode"]))
+    return text if len(text) <= _MOST_CAPTION else f"...{text[-_MOST_CAPTION:]}"
 
 
 def _clock(axes: Axes, timeline: Timeline) -> NDArray[np.float64]:

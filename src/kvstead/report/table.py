@@ -7,7 +7,6 @@ from typing import Any
 
 from rich import box
 from rich.console import Console
-from rich.markup import escape
 from rich.table import Table
 
 from kvstead.report.units import format_bytes, format_clock, format_count, format_seconds, format_share
@@ -18,6 +17,7 @@ _QUANTILES = ("p50", "p90", "p99")
 
 def print_summary(summary: Mapping[str, Any], console: Console) -> None:
     """Print the tables of a replay's summary, and below them what a reader has to know about it."""
+    console.print(headline(summary), markup=False, highlight=False, soft_wrap=True, style="bold")
     console.print(figures(summary))
     console.print(bytes_by_state(summary))
     for note in notes(summary):
@@ -37,7 +37,7 @@ def headline(summary: Mapping[str, Any]) -> str:
 
 def figures(summary: Mapping[str, Any]) -> Table:
     """Requests, latencies, throughput, reuse, memory and costs, one a line."""
-    table = Table(title=escape(headline(summary)), title_justify="left", box=box.SIMPLE_HEAD, show_header=False)
+    table = Table(box=box.SIMPLE_HEAD, show_header=False)
     table.add_column(style="bold", no_wrap=True)
     table.add_column()
     for name, text in _lines(summary):
