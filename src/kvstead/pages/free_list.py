@@ -24,12 +24,12 @@ class FreeList:
 
     order: `lifo` (freed pages are reused first, in the order given), `fifo` (freed pages queue behind all others) or
     `lowest` (the lowest ids first). A new list hands pages out from 1 upward. `take`, `give`, `park` and `unpark` cost
-    O(pages) of the call, `lowest` O(pages log N); 13 bytes a page (`lowest`: 5 and a bit).
+    O(pages) of the call, `lowest` O(pages log N). 13 bytes a page (`lowest`: 5 and a bit).
 
     Raises `InvalidSize` for a negative count or an unknown order.
     """
 
-    __slots__ = ("_queue", "order", "table")
+    __slots__ = ("_lot", "_lot_used", "_queue", "order", "table")
 
     def __init__(self, num_pages: int, order: str = "lifo") -> None:
         if num_pages < 0:
@@ -39,6 +39,8 @@ class FreeList:
         self.order = order
         self.table = PageTable(num_pages)
         self._queue = _QUEUES[order](num_pages)
+        self._lot = np.empty(0, dtype=np.int64)  # ids of parked pages; filled anew when none is parked
+        self._lot_used = 0
 
     @property
     def num_pages(self) -> int:
@@ -89,14 +91,17 @@ class FreeList:
         self._given(ring, num_pages)
 
     def park(self, pages: IntArray) -> IntArray:
-        """Make live pages parked: no longer owned, not yet available. Returns a copy of their ids. Raises as `give`."""
-        out = np.empty(pages.size, dtype=np.int64)
+        """Make live pages parked: no longer owned, not yet available. Raises as `give`. O(pages).
+
+        Returns a copy of their ids, int64[k], to be handed to `unpark` or `restore`; good until then.
+        """
+        out = self._parking(pages.size)
         self._move(pages, host.LIVE, host.PARKED, out, 0)
         return self._parked(out)
 
     def park_slots(self, slots: IntArray, page_size: int) -> IntArray:
         """Park the pages that live slots lie in, each once, in the order first seen. Raises as `give`. O(slots)."""
-        out = np.empty(min(slots.size, self.num_pages), dtype=np.int64)
+        out = self._parking(min(slots.size, self.num_pages))
         count, bad = host.move_slots(self.table.state, slots, page_size, host.PARKED, out)
         if bad >= 0:
             self.table.refuse(int(slots[bad] // page_size))
@@ -107,7 +112,7 @@ class FreeList:
 
         Raises `MisalignedSegment` where the slots are not that, else as `give`. O(slots).
         """
-        out = np.empty(-(-slots.size // page_size), dtype=np.int64)
+        out = self._parking(-(-slots.size // page_size))
         self._move_segment(slots, page_size, host.PARKED, out, 0)
         return self._parked(out)
 
@@ -150,6 +155,14 @@ class FreeList:
         if num_pages > self.table.num_live:
             return np.empty(num_pages, dtype=np.int64), 0
         return self._queue.room(num_pages)
+
+    def _parking(self, num_pages: int) -> IntArray:
+        """Room for the ids of pages about to be parked. A lot that is outgrown lives on in the views of it."""
+        start = self._lot_used if self.table.num_parked else 0
+        if start + num_pages > self._lot.size:
+            self._lot = np.empty(2 * (start + num_pages), dtype=np.int64)
+        self._lot_used = start + num_pages
+        return self._lot[start : self._lot_used]
 
     def _move(self, pages: IntArray, before: int, after: int, ring: IntArray, start: int) -> None:
         bad = host.move(self.table.state, pages, before, after, ring, start)
