@@ -66,6 +66,12 @@ def test_nothing_is_drawn_of_a_single_sample(tmp_path, summary, columns, samples
     assert [path.name for path in written] == ["summary.json", "timeline.csv"]
 
 
+def test_a_timeline_without_prompts_is_drawn(tmp_path, summary, columns, samples):
+    """Samples taken before the first prompt was computed have no rate, and that is no fault."""
+    early = [(*sample[:-2], 0, 0) for sample in samples]
+    assert len(write_plots(tmp_path, summary, Timeline.of(columns, early))) == 3
+
+
 @pytest.mark.parametrize("hours", [0.01, 0.5, 30])
 def test_clocks_of_any_span_are_drawn(tmp_path, summary, columns, samples, hours):
     """Seconds, minutes and hours on the axis all work."""

@@ -58,16 +58,16 @@ def test_a_trace_without_reuse_says_so(printed):
 
 def test_rejections_come_with_reasons(printed):
     """Two are listed; of many the first three, and how many more there are."""
-    assert "2 requests rejected:\n  request 3: too long\n  request 4: too long\n" in printed()
+    assert "requests rejected: 2\n  request 3: too long\n  request 4: too long\n" in printed()
     counts = {"total": 100, "finished": 50, "rejected": 50, "retracted": 0, "aborted": 0}
     text = printed(requests=counts, rejections=[f"request {index}: too long" for index in range(20)])
-    assert "50 requests rejected:\n  request 0: too long\n" in text
+    assert "requests rejected: 50\n  request 0: too long\n" in text
     assert "  request 2: too long\n  and 47 more\n" in text
 
 
 def test_rows_left_out_are_listed(printed):
     """How many rows of the trace were left out, and why."""
-    assert "1 rows of the trace left out:\n  a.csv, line 3: no token" in printed(
+    assert "rows of the trace left out: 1\n  a.csv, line 3: no token" in printed(
         excluded_rows=1, excluded=["a.csv, line 3: no token"]
     )
     assert "left out" not in printed()

@@ -21,7 +21,7 @@ _SIZE_INCHES = (9.0, 4.5)
 _DPI = 130
 _DRAWING = (0, 0.035, 1, 0.965)  # left, bottom, width, height: the caption stands below
 _MOST_CAPTION = 140  # characters that fit the width
-_LIVE, _CACHED, _FREE, _LINE = "#1b5e7d", "#8fc1d4", "#eef1f3", "#c2541b"
+_LIVE, _CACHED, _FREE, _LINE = "#1b5e7d", "#8fc1d4", "#e3e7ea", "#c2541b"
 _CLOCK_UNITS = ((2 * 3600.0, 3600.0, "h"), (2 * 60.0, 60.0, "min"), (0.0, 1.0, "s"))
 _RECENT_SHARE = 0.05  # of the clock: the span over which the recent hit rate is taken
 
@@ -131,7 +131,8 @@ def _draw_hit_rate(axes: Axes, summary: Mapping[str, Any], timeline: Timeline) -
         label=f"last {_RECENT_SHARE:.0%} of the clock",
     )
     axes.plot(clock, overall, color=_LIVE, linewidth=1.8, drawstyle="steps-post", label="since the start")
-    axes.set_ylim(0, 100)
+    highest = float(np.nan_to_num([overall, recent]).max())
+    axes.set_ylim(0, min(100.0, max(10.0, 1.2 * highest)))
     axes.set_ylabel("cached prompt tokens (%)")
     axes.set_title(f"Prefix hit rate by tokens, {summary['prefix']['hit_rate']:.2%} in the end", loc="left")
     _legend(axes, 2)

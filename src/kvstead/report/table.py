@@ -112,7 +112,7 @@ def notes(summary: Mapping[str, Any]) -> Iterator[str]:
 def _listed(what: str, count: int, messages: list[str]) -> Iterator[str]:
     if not count:
         return
-    yield f"{format_count(count)} {what}:"
+    yield f"{what}: {format_count(count)}"
     yield from (f"  {message}" for message in messages[:_MOST_MESSAGES])
     if count > _MOST_MESSAGES:
         yield f"  and {format_count(count - min(len(messages), _MOST_MESSAGES))} more"
