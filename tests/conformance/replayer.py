@@ -1,0 +1,187 @@
+"""Replays recorded allocator scripts on an allocator of ours, whatever pages ours picks.
+
+A script names the pages its own allocator picked. `Renaming` keeps, for the pages alive, which of ours stands for which
+of theirs: learned where pages are handed out, used to translate what a script frees or grows. With the identity asked
+for (`exact`), ours must pick the very same.
+
+`DRIVERS` says how the ops of each recorded class are put to ours; a class with a second pool brings a driver of its own.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from kvstead.allocators import Allocator
+
+Op = dict[str, Any]
+
+_JUNK = -77  # what a caller's buffer holds once a free has returned
+
+
+@dataclass(frozen=True, slots=True)
+class Script:
+    """One line of a vector file: a fresh allocator's life."""
+
+    name: str
+    kind: str
+    size: int
+    page_size: int
+    always_lowest: bool
+    ops: list[Op]
+
+
+def read_scripts(path: Path) -> Iterator[Script]:
+    """All scripts of a vector file."""
+    with path.open() as lines:
+        for raw in map(json.loads, lines):
+            lowest = raw.get("always_lowest", False)
+            yield Script(raw["id"], raw["class"], raw["size"], raw["page_size"], lowest, raw["ops"])
+
+
+class Renaming:
+    """Which page of ours stands for which recorded one, both ways, for pages that are alive."""
+
+    def __init__(self, page_size: int, *, exact: bool) -> None:
+        self.page_size = page_size
+        self.exact = exact
+        self._ours: dict[int, int] = {}
+        self._theirs: dict[int, int] = {}
+        self._parked: set[int] = set()
+
+    def learn(self, recorded: list[int], got: list[int]) -> None:
+        """Take note of slots handed out: the same offsets and page pattern, and no page that is held already."""
+        assert len(got) == len(recorded), f"{len(got)} slots instead of {len(recorded)}"
+        for theirs, ours in zip(recorded, got, strict=True):
+            (page, offset), (our_page, our_offset) = divmod(theirs, self.page_size), divmod(ours, self.page_size)
+            assert offset == our_offset, f"slot {ours} for {theirs}: another offset in the page"
+            assert our_page not in self._parked, f"page {our_page} was handed out while parked"
+            expected = page if self.exact else self._ours.setdefault(page, our_page)
+            assert our_page == expected, f"page {our_page} for {page}, which was to be {expected}"
+            holder = self._theirs.setdefault(our_page, page)
+            assert holder == page, f"page {our_page} for {page} was handed out for {holder} and still lives"
+            self._ours[page] = our_page
+
+    def translate(self, slots: list[int]) -> list[int]:
+        """Recorded slots as ours; -1 stays -1."""
+        size = self.page_size
+        return [slot if slot < 0 else self._ours[slot // size] * size + slot % size for slot in slots]
+
+    def forget(self, slots: list[int], *, into_group: bool) -> None:
+        """The pages of recorded `slots` are freed, at once or when the open group ends."""
+        for page in {slot // self.page_size for slot in slots}:
+            ours = self._ours.pop(page)
+            del self._theirs[ours]
+            if into_group:
+                self._parked.add(ours)
+
+    def group_ended(self) -> None:
+        """What was parked may be handed out again."""
+        self._parked.clear()
+
+    def clear(self) -> None:
+        """Nobody holds anything."""
+        self._ours.clear()
+        self._theirs.clear()
+        self._parked.clear()
+
+
+class OnePool:
+    """Puts the ops of a one-pool class to an allocator of ours: one method an op."""
+
+    def __init__(self, allocator: Allocator, *, exact: bool) -> None:
+        self.allocator = allocator
+        self.pages = Renaming(allocator.page_size, exact=exact)
+
+    def apply(self, op: Op) -> None:
+        """Do one op and compare the answer and every count with what was recorded."""
+        getattr(self, op["op"])(op)
+        for name, count in self.counts().items():
+            assert count == op[name], f"{name} is {count} instead of {op[name]}"
+
+    def counts(self) -> dict[str, int]:
+        """The figures that stand behind every recorded op, by their recorded names."""
+        return {"available": self.allocator.available_size()}
+
+    def alloc(self, op: Op) -> None:
+        """Whole pages."""
+        self._compare(op, self.allocator.alloc(op["n"]))
+
+    def alloc_extend(self, op: Op) -> None:
+        """Rows that grow by any number of tokens."""
+        last = self.pages.translate(op["last_locs"])
+        self._compare(op, self.allocator.alloc_extend(op["prefix_lens"], op["seq_lens"], last))
+
+    def alloc_decode(self, op: Op) -> None:
+        """Rows that grow by one."""
+        last = self.pages.translate(op["last_locs"])
+        self._compare(op, self.allocator.alloc_decode(op["seq_lens"], last))
+
+    def free(self, op: Op) -> None:
+        """Slots in any order."""
+        buffer = self._buffer(op["slots"])
+        self.allocator.free(buffer)
+        buffer.fill_(_JUNK)
+        self._forget(op["slots"])
+
+    def free_segment(self, op: Op) -> None:
+        """One stretch of a row."""
+        buffer = self._buffer(op["slots"])
+        self.allocator.free_segment(buffer, start_pos=op["start_pos"])
+        buffer.fill_(_JUNK)
+        self._forget(op["slots"])
+
+    def free_segments(self, op: Op) -> None:
+        """Several stretches of one row."""
+        buffers = [(self._buffer(slots), start) for slots, start in op["segments"]]
+        self.allocator.free_segments(buffers)
+        for buffer, _ in buffers:
+            buffer.fill_(_JUNK)
+        for slots, _ in op["segments"]:
+            self._forget(slots)
+
+    def group_begin(self, _op: Op) -> None:
+        """Frees wait from here on."""
+        self.allocator.free_group_begin()
+
+    def group_end(self, _op: Op) -> None:
+        """They take effect; without a group nothing happens."""
+        self.allocator.free_group_end()
+        self.pages.group_ended()
+
+    def clear(self, _op: Op) -> None:
+        """A fresh pool again."""
+        self.allocator.clear()
+        self.pages.clear()
+
+    def _buffer(self, slots: list[int]) -> torch.Tensor:
+        return torch.tensor(self.pages.translate(slots), dtype=torch.int64)
+
+    def _forget(self, slots: list[int]) -> None:
+        self.pages.forget(slots, into_group=self.allocator.free_group is not None)
+
+    def _compare(self, op: Op, got: torch.Tensor | None) -> None:
+        recorded = op["result"]
+        assert (got is None) == (recorded is None), f"{op['op']} gave {got} instead of {recorded}"
+        if got is not None:
+            assert got.dtype == torch.int64, f"slots are {got.dtype}"
+            self.pages.learn(recorded, got.tolist())
+
+
+DRIVERS: dict[str, type[OnePool]] = {"token": OnePool, "paged": OnePool}
+
+
+def replay(script: Script, allocator: Allocator, *, exact: bool = False) -> None:
+    """Run a whole script; an `AssertionError` names the script and the op where the answers part."""
+    driver = DRIVERS[script.kind](allocator, exact=exact)
+    for number, op in enumerate(script.ops):
+        try:
+            driver.apply(op)
+        except Exception as error:
+            raise AssertionError(f"{script.name}, op {number} ({op['op']}): {error}") from error
+    allocator.audit()
