@@ -7,8 +7,8 @@ decides how long they stay parked: till the end of the open group, or not at all
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Sequence
+from contextlib import AbstractContextManager
 from typing import TypeAlias
 
 import torch
@@ -110,14 +110,9 @@ class Allocator(ABC):
         group, self.free_group = self.free_group, None
         free_group.end(group)
 
-    @contextmanager
-    def defer_frees(self) -> Iterator[None]:
+    def defer_frees(self) -> AbstractContextManager[None]:
         """Free group as a `with` block; an exception inside ends the group too."""
-        self.free_group_begin()
-        try:
-            yield
-        finally:
-            self.free_group_end()
+        return _FreeGroup(self)
 
     def clear(self) -> None:
         """Every slot is free again, whoever held it; an open group is dropped."""
@@ -156,3 +151,18 @@ class Allocator(ABC):
                 "Start it at the next page boundary; the page in front of that belongs to what comes before."
             )
         return to_host(slots)
+
+
+class _FreeGroup(AbstractContextManager[None]):
+    """What `defer_frees` returns; entered once a step, so it is no generator."""
+
+    __slots__ = ("_allocator",)
+
+    def __init__(self, allocator: Allocator) -> None:
+        self._allocator = allocator
+
+    def __enter__(self) -> None:
+        self._allocator.free_group_begin()
+
+    def __exit__(self, *_: object) -> None:
+        self._allocator.free_group_end()

@@ -18,6 +18,7 @@ import torch
 from kvstead.allocators.base import Allocator
 from kvstead.errors import ForeignPage, InvalidSize, MisalignedSegment, MisalignedSize, UseAfterFree
 from kvstead.kernels import host
+from kvstead.kernels import rows as row_kernels
 from kvstead.kernels.arrays import Integers, to_device, to_host
 from kvstead.kernels.jit import IntArray, StateArray, TagArray
 from kvstead.pages import FreeList, Release
@@ -135,6 +136,27 @@ class PagedAllocator(Allocator):
                 host.tag_rows(table.owner, seq - 1, seq, self.page_size, pages, tags)
             host.open_pages(pages, self.page_size, slots)
         return to_device(slots, self.device)
+
+    def alloc_decode_rows(
+        self, slots: IntArray, lengths: IntArray, rows: IntArray, owners: TagArray
+    ) -> IntArray | None:
+        """`alloc_decode` for rows of a table on the host, which are read and written in place.
+
+        slots: int64[*, width]; lengths: int64[*]; rows: int64[n] of them, distinct, each with room for one more slot;
+        owners: int32[n]. Writes one slot behind each row and returns them, int64[n]; None when short, with nothing
+        changed. Raises as `alloc_extend`. O(rows).
+        """
+        table = self._free_list.table
+        out = np.empty(rows.size, dtype=np.int64)
+        fault, bad, _, num_pages = row_kernels.next_slots(table.state, slots, lengths, rows, self.page_size, out)
+        if fault:
+            length = int(lengths[rows[bad]])
+            self._refuse_row(fault, bad, length, length + 1, int(slots[rows[bad], length - 1]))
+        pages = self._free_list.take(num_pages)
+        if pages is None:
+            return None
+        row_kernels.append_slots(table.owner, slots, lengths, rows, owners, pages, self.page_size, out)
+        return out
 
     def _pools(self) -> Sequence[FreeList]:
         return (self._free_list,)

@@ -24,7 +24,7 @@ from kvstead.engine.books import audit_ownership
 from kvstead.engine.stats import MemoryStats
 from kvstead.errors import InvalidSize, LayoutError, RequestError, RowOverflow
 from kvstead.kernels import rows as row_kernels
-from kvstead.kernels.arrays import Integers, to_host
+from kvstead.kernels.arrays import Integers, to_device, to_host
 from kvstead.kernels.jit import IntArray
 from kvstead.model import ModelLayout
 from kvstead.pools import KVPool, RequestTable
@@ -120,7 +120,7 @@ class KVCacheManager:
         if self.prefix_cache:
             match = self.tree.match(self.tokens[row, : ids.size - 1], namespace=namespace)
             node, cached = match.node, match.num_tokens
-            self.table.append(row, self.tree.slots(match))
+            self.table.append(row, self.tree.slots(node))
         self.tree.lock(node)
         self._node[row] = node
         self.protected[row] = self.computed[row] = cached
@@ -149,13 +149,12 @@ class KVCacheManager:
     def decode(self, rows: Integers) -> torch.Tensor | None:
         """Grow each row by one slot: int64[rows], or None when there is no room; as `extend`."""
         which = to_host(rows)
-        seq, last, num_pages = self.table.tails(which, self.page_size)
-        if not self._make_room(num_pages):
+        if not self._make_room(self.table.opening(which, self.page_size)):
             return None
-        slots = self.allocator.alloc_decode(seq, last, self._owner[which])
+        table = self.table
+        slots = self.allocator.alloc_decode_rows(table.slots, table.lengths, which, self._owner[which])
         assert slots is not None, "room was made for the decode step"
-        self.table.append_each(which, to_host(slots))
-        return slots
+        return to_device(slots, self.allocator.device)
 
     def commit(self, rows: Integers, lengths: Integers, next_tokens: Integers) -> None:
         """Note what a step has computed: the cache entries of each row's first `lengths` tokens are valid now.
@@ -176,11 +175,13 @@ class KVCacheManager:
             )
 
     def append(self, row: int, tokens: Integers) -> None:
-        """Note token ids that are known behind the row's last one, as when speculative decoding accepts several.
+        """Note token ids that are known behind the row's last one, as when speculative decoding accepts some.
 
         Raises `StaleRow`, `RowOverflow`.
         """
         self.table.require_live(row)
+        if not len(tokens):
+            return
         ids = _token_ids(tokens)
         start = int(self.num_tokens[row])
         end = start + ids.size

@@ -40,7 +40,7 @@ class Step:
     @property
     def num_tokens(self) -> int:
         """Tokens computed in the step."""
-        return self.rows.size + sum(chunk.end - chunk.start for chunk in self.chunks)
+        return self.rows.size + (sum(chunk.end - chunk.start for chunk in self.chunks) if self.chunks else 0)
 
 
 @dataclass(slots=True)

@@ -32,7 +32,7 @@ FAULT_SHARED = 5  # ... or in one that another row of the batch grows in
 
 # (fault, row, new slots, new pages)
 Verdict: TypeAlias = tuple[int, int, int, int]
-_VERDICT = types.UniTuple(types.int64, 4)
+VERDICT = types.UniTuple(types.int64, 4)
 
 
 @kernel(types.void(I64, i64, i64, i64))
@@ -199,7 +199,7 @@ def expand_pages(pages: IntArray, page_size: int, out: IntArray) -> None:
 
 
 @kernel(i64(U8, i64, i64, i64))
-def _claim_last_page(state: StateArray, prefix: int, last: int, page_size: int) -> int:
+def claim_last_page(state: StateArray, prefix: int, last: int, page_size: int) -> int:
     """Check the slot behind which a row grows; a row that grows inside a live page claims it against its neighbours."""
     offset = prefix % page_size
     if (last + 1) % page_size != offset:
@@ -217,7 +217,7 @@ def _claim_last_page(state: StateArray, prefix: int, last: int, page_size: int) 
     return FAULT_NONE
 
 
-@kernel(_VERDICT(U8, I64, I64, I64, i64))
+@kernel(VERDICT(U8, I64, I64, I64, i64))
 def extend_demand(
     state: StateArray, prefix_lens: IntArray, seq_lens: IntArray, last_locs: IntArray, page_size: int
 ) -> Verdict:
@@ -235,7 +235,7 @@ def extend_demand(
         if prefix < 0 or seq < prefix:
             fault = FAULT_LENGTHS
         elif seq > prefix:
-            fault = _claim_last_page(state, prefix, last_locs[i], page_size)
+            fault = claim_last_page(state, prefix, last_locs[i], page_size)
             num_slots += seq - prefix
             num_pages += (seq + page_size - 1) // page_size - (prefix + page_size - 1) // page_size
         if fault != FAULT_NONE:
@@ -274,7 +274,7 @@ def extend_slots(
             position += length
 
 
-@kernel(_VERDICT(U8, I64, I64, i64, I64))
+@kernel(VERDICT(U8, I64, I64, i64, I64))
 def decode_slots(state: StateArray, seq_lens: IntArray, last_locs: IntArray, page_size: int, out: IntArray) -> Verdict:
     """The next slot of every row where its last page has room, and -1 where it opens a page.
 
@@ -290,7 +290,7 @@ def decode_slots(state: StateArray, seq_lens: IntArray, last_locs: IntArray, pag
         if prefix < 0:
             fault = FAULT_LENGTHS
             break
-        fault = _claim_last_page(state, prefix, last, page_size)
+        fault = claim_last_page(state, prefix, last, page_size)
         if fault != FAULT_NONE:
             break
         if prefix % page_size == 0:

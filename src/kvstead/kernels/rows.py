@@ -8,8 +8,8 @@ import numpy as np
 from numba import types
 from numpy.typing import NDArray
 
-from kvstead.kernels.host import LIVE
-from kvstead.kernels.jit import I64, U8, IntArray, StateArray, i64, kernel
+from kvstead.kernels.host import FAULT_NONE, LIVE, VERDICT, Verdict, claim_last_page
+from kvstead.kernels.jit import I32, I64, U8, IntArray, StateArray, TagArray, i64, kernel
 
 Table: TypeAlias = NDArray[np.int64]  # [rows, width]
 TokenTable: TypeAlias = NDArray[np.int32]  # [rows, width]
@@ -18,39 +18,71 @@ _T64 = types.int64[:, ::1]
 _T32 = types.int32[:, ::1]
 
 
-@kernel(types.UniTuple(i64, 2)(U8, _T64, I64, I64, i64, I64, I64))
-def row_tails(
-    state: StateArray,
-    slots: Table,
-    lengths: IntArray,
-    rows: IntArray,
-    page_size: int,
-    seq_lens: IntArray,
-    last_locs: IntArray,
+@kernel(types.UniTuple(i64, 2)(U8, i64, I64, I64, i64))
+def count_opening(
+    row_state: StateArray, width: int, lengths: IntArray, rows: IntArray, page_size: int
 ) -> tuple[int, int]:
-    """For rows that are to grow by one slot: their new length and their last slot (-1 for an empty row).
+    """How many of the rows open a page when each grows by one slot.
 
-    Returns (how many of them open a page, -1), or (0, index of the first row that is not out or is full).
+    Returns (number, -1), or (0, index of the first row that is not out or is full).
     """
     opening = 0
     for i in range(rows.size):
         row = rows[i]
-        if row < 0 or row >= state.size or state[row] != LIVE or lengths[row] >= slots.shape[1]:
+        if row < 0 or row >= row_state.size or row_state[row] != LIVE or lengths[row] >= width:
             return 0, i
-        length = lengths[row]
-        seq_lens[i] = length + 1
-        last_locs[i] = slots[row, length - 1] if length > 0 else -1
-        if length % page_size == 0:
+        if lengths[row] % page_size == 0:
             opening += 1
     return opening, -1
 
 
-@kernel(types.void(_T64, I64, I64, I64))
-def append_slots(slots: Table, lengths: IntArray, rows: IntArray, new_slots: IntArray) -> None:
-    """Write one new slot behind each row."""
+@kernel(VERDICT(U8, _T64, I64, I64, i64, I64))
+def next_slots(
+    state: StateArray, slots: Table, lengths: IntArray, rows: IntArray, page_size: int, out: IntArray
+) -> Verdict:
+    """`decode_slots` for rows of a table: the next slot of each where its last page has room, else -1."""
+    fault = FAULT_NONE
+    num_pages = 0
+    done = 0
+    for i in range(rows.size):
+        length = lengths[rows[i]]
+        last = slots[rows[i], length - 1] if length > 0 else -1
+        fault = claim_last_page(state, length, last, page_size)
+        if fault != FAULT_NONE:
+            break
+        if length % page_size == 0:
+            out[i] = -1
+            num_pages += 1
+        else:
+            out[i] = last + 1
+        done += 1
+    for i in range(done):
+        if out[i] >= 0:
+            state[out[i] // page_size] = LIVE
+    return fault, done, rows.size, num_pages
+
+
+@kernel(types.void(I32, _T64, I64, I64, I32, I64, i64, I64))
+def append_slots(
+    owner: TagArray,
+    slots: Table,
+    lengths: IntArray,
+    rows: IntArray,
+    tags: TagArray,
+    pages: IntArray,
+    page_size: int,
+    out: IntArray,
+) -> None:
+    """Write one new slot behind each row: `out`, and where that is -1 the first slot of the next of `pages`, tagged."""
+    taken = 0
     for i in range(rows.size):
         row = rows[i]
-        slots[row, lengths[row]] = new_slots[i]
+        if out[i] < 0:
+            page = pages[taken]
+            taken += 1
+            out[i] = page * page_size
+            owner[page] = tags[i]
+        slots[row, lengths[row]] = out[i]
         lengths[row] += 1
 
 

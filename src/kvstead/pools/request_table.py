@@ -90,19 +90,13 @@ class RequestTable:
         """Replace slots already written, as when a request adopts a shared prefix. Raises as `read`."""
         self.read(row, start, start + slots.size)[:] = slots
 
-    def tails(self, which: IntArray, page_size: int) -> tuple[IntArray, IntArray, int]:
-        """For rows that grow by one: (new lengths, last slots, how many open a page). Raises as `append` does."""
-        seq_lens = np.empty(which.size, dtype=np.int64)
-        last_locs = np.empty(which.size, dtype=np.int64)
+    def opening(self, which: IntArray, page_size: int) -> int:
+        """How many of the rows open a page when each grows by one slot. Raises as `append` does. O(rows)."""
         state = self._free_rows.table.state
-        opening, bad = rows.row_tails(state, self.slots, self.lengths, which, page_size, seq_lens, last_locs)
+        opening, bad = rows.count_opening(state, self.width, self.lengths, which, page_size)
         if bad >= 0:
             self._require_room(int(which[bad]), 1)
-        return seq_lens, last_locs, opening
-
-    def append_each(self, which: IntArray, slots: IntArray) -> None:
-        """Write one slot behind each of the rows, which `tails` has checked."""
-        rows.append_slots(self.slots, self.lengths, which, slots)
+        return opening
 
     def clear(self) -> None:
         """Take all rows back. Generations go on."""

@@ -1,8 +1,8 @@
 """Replaying a trace: the real manager and scheduler, with a clock in place of the model.
 
 trace ---> Scheduler ---> Step ---> CostRunner: how long would this take?  ---> clock
-^           |                                                                   |
-'-----------'------------- requests arrive when the clock has come so far <-----'
+^                                                                               |
+'---------------------- requests arrive when the clock has come so far <--------'
 """
 
 from __future__ import annotations
