@@ -4,7 +4,7 @@ A script names the pages its own allocator picked. `Renaming` keeps, for the pag
 of theirs: learned where pages are handed out, used to translate what a script frees or grows. With the identity asked
 for (`exact`), ours must pick the very same.
 
-`DRIVERS` says how the ops of each recorded class are put to ours; a class with a second pool brings a driver of its own.
+`DRIVERS` says how the ops of each recorded class are put to ours; a class with a second pool brings its own driver.
 """
 
 from __future__ import annotations
