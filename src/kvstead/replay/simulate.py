@@ -1,8 +1,10 @@
 """Replaying a trace: the real manager and scheduler, with a clock in place of the model.
 
-trace ---> Scheduler ---> Step ---> CostRunner: how long would this take?  ---> clock
-^                                                                               |
-'---------------------- requests arrive when the clock has come so far <--------'
+    trace ---> Scheduler ---> Step ---> CostRunner: how long would this take?  ---> clock
+      ^                                                                               |
+      '---------------------- requests arrive when the clock has come so far <--------'
+
+Memory is booked, not allocated, so a pool of any size is replayed on any machine.
 """
 
 from __future__ import annotations
