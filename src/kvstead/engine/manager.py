@@ -21,8 +21,9 @@ from numpy.typing import NDArray
 
 from kvstead.allocators import PagedAllocator
 from kvstead.engine.books import audit_ownership
+from kvstead.engine.request import token_ids
 from kvstead.engine.stats import MemoryStats
-from kvstead.errors import InvalidSize, LayoutError, RequestError, RowOverflow
+from kvstead.errors import InvalidSize, LayoutError, RowOverflow
 from kvstead.kernels import rows as row_kernels
 from kvstead.kernels.arrays import Integers, to_device, to_host
 from kvstead.kernels.jit import IntArray
@@ -31,7 +32,6 @@ from kvstead.pools import KVPool, RequestTable
 from kvstead.prefix import Namespace, Node, PrefixTree
 
 _NO_NAMESPACE = Namespace()
-_MAX_TOKEN = 2**31 - 1
 
 
 class Lease(NamedTuple):
@@ -90,7 +90,7 @@ class KVCacheManager:
         """What `match` would find, for deciding on admission: (cached tokens, pages that could be had beside them)."""
         if not self.prefix_cache:
             return 0, self.room()
-        match = self.tree.match(_token_ids(tokens)[:-1], namespace=namespace)
+        match = self.tree.match(token_ids(tokens)[:-1], namespace=namespace)
         self.tree.lock(match.node)
         room = self.room()
         self.tree.unlock(match.node)
@@ -103,7 +103,7 @@ class KVCacheManager:
         that the request takes. Returns None when all rows are out. Raises `RequestError` for no tokens or for ids out
         of range, `RowOverflow` for more than `max_length`. O(tokens).
         """
-        ids = _token_ids(tokens)
+        ids = token_ids(tokens)
         if ids.size > self.table.width:
             raise RowOverflow(
                 f"{ids.size} tokens do not fit a row of {self.table.width}. Cut the request or raise max_length."
@@ -182,7 +182,7 @@ class KVCacheManager:
         self.table.require_live(row)
         if not len(tokens):
             return
-        ids = _token_ids(tokens)
+        ids = token_ids(tokens)
         start = int(self.num_tokens[row])
         end = start + ids.size
         if end > self.table.width:
@@ -327,13 +327,3 @@ def _size(layout: ModelLayout, num_bytes: int | None, num_slots: int | None, pag
             f"{layout.bytes_for(page_size, page_size)} bytes or more."
         )
     return num_slots, num_bytes
-
-
-def _token_ids(tokens: Integers) -> NDArray[np.int32] | IntArray:
-    ids = tokens if isinstance(tokens, np.ndarray) and tokens.dtype == np.int32 else to_host(tokens)
-    if ids.size == 0:
-        raise RequestError("a request needs at least one token. Give it a start token if the prompt is empty.")
-    low, high = int(ids.min()), int(ids.max())
-    if low < 0 or high > _MAX_TOKEN:
-        raise RequestError(f"token ids reach from {low} to {high}. Use ids of 0 .. {_MAX_TOKEN}.")
-    return ids

@@ -8,8 +8,23 @@ from enum import StrEnum
 import numpy as np
 from numpy.typing import NDArray
 
+from kvstead.errors import RequestError
+from kvstead.kernels.arrays import Integers, to_host
 from kvstead.kernels.jit import IntArray
 from kvstead.prefix import Namespace
+
+_MAX_TOKEN = 2**31 - 1
+
+
+def token_ids(tokens: Integers) -> NDArray[np.int32] | IntArray:
+    """Token ids as a flat array on the host. Raises `RequestError` when there are none or one is not 0 .. 2**31 - 1."""
+    ids = tokens if isinstance(tokens, np.ndarray) and tokens.dtype == np.int32 else to_host(tokens)
+    if ids.size == 0:
+        raise RequestError("there are no tokens. Give at least one, a start token if the prompt is empty.")
+    low, high = int(ids.min()), int(ids.max())
+    if low < 0 or high > _MAX_TOKEN:
+        raise RequestError(f"token ids reach from {low} to {high}. Use ids of 0 .. {_MAX_TOKEN}.")
+    return ids
 
 
 class Status(StrEnum):

@@ -18,7 +18,7 @@ import numpy as np
 import torch
 
 from kvstead.engine.manager import KVCacheManager
-from kvstead.engine.request import Request, Status
+from kvstead.engine.request import Request, Status, token_ids
 from kvstead.engine.runner import Pending, Runner
 from kvstead.engine.step import Chunk, Outcome, Step
 from kvstead.errors import InvalidSize, RequestError
@@ -88,14 +88,17 @@ class Scheduler:
     def add(self, request: Request) -> bool:
         """Queue a request. False if it can never fit: then it is rejected and `request.reason` says why.
 
-        Raises `RequestError` for an empty prompt, nothing to generate, or a request that was added before.
+        Raises `RequestError` for a prompt that is empty or no token ids, nothing to generate, or a request that was
+        added before.
         """
+        prompt = token_ids(request.prompt)
         is_new = request.status is Status.WAITING and request.tokens.size == 0
-        if request.prompt.size == 0 or request.max_new_tokens < 1 or not is_new:
+        if request.max_new_tokens < 1 or not is_new:
             raise RequestError(
-                f"request {request.request_id} has {request.prompt.size} prompt tokens, {request.max_new_tokens} to "
-                f"generate and is {request.status}. Add a new request with at least one of each."
+                f"request {request.request_id} is to generate {request.max_new_tokens} tokens and is "
+                f"{request.status if is_new else 'added already'}. Add a new request for at least one."
             )
+        request.prompt = prompt
         request.reason = why_never(request, self.manager)
         if request.reason:
             request.status = Status.REJECTED
