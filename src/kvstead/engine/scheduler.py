@@ -17,6 +17,7 @@ from collections import deque
 import numpy as np
 import torch
 
+from kvstead.engine.admission import Admission
 from kvstead.engine.manager import KVCacheManager
 from kvstead.engine.request import Request, Status, token_ids
 from kvstead.engine.runner import Pending, Runner
@@ -52,7 +53,7 @@ class Scheduler:
         self.manager = manager
         self.chunk_tokens = chunk_tokens
         self.max_running = num_rows if max_running is None else min(max_running, num_rows)
-        self.decode_headroom = decode_headroom
+        self.admission = Admission(manager, decode_headroom)
         self.overlap = overlap
         if min(self.chunk_tokens, self.max_running) < 1 or decode_headroom < 0:
             raise InvalidSize(
@@ -99,7 +100,7 @@ class Scheduler:
                 f"{request.status if is_new else 'added already'}. Add a new request for at least one."
             )
         request.prompt = prompt
-        request.reason = why_never(request, self.manager)
+        request.reason = self.admission.why_never(request)
         if request.reason:
             request.status = Status.REJECTED
             return False
@@ -224,7 +225,7 @@ class Scheduler:
         if self._active and self._blocked_at == self.manager.num_released:
             return None
         request = self.waiting[0]
-        if not self._fits(request):
+        if not self.admission.fits(request, self._prefilling, self._decoding_rows(), self._target):
             self._blocked_at = self.manager.num_released
             return None
         lease = self.manager.match(request.tokens, namespace=request.namespace, owner=request.request_id % _OWNER_TAGS)
@@ -239,30 +240,6 @@ class Scheduler:
         self._target[lease.row] = request.max_length
         self._num_stopping += bool(request.stop_tokens)
         return request
-
-    def _fits(self, request: Request) -> bool:
-        """Whether the rest of the prompt fits beside what is promised to those that run."""
-        num_cached, room = self.manager.peek(request.tokens, namespace=request.namespace)
-        needed = self._pages(int(request.tokens.size)) - num_cached // self.manager.page_size
-        if self.num_running:
-            needed += self._pages(min(self.decode_headroom, request.max_length - int(request.tokens.size)))
-            needed += self._promised_pages()
-        return needed <= room
-
-    def _promised_pages(self) -> int:
-        """Pages that running requests will take: rests of prompts, and the headroom of decoding rows."""
-        page_size = self.manager.page_size
-        lengths = self.manager.table.lengths
-        promised = sum(
-            self._pages(min(int(request.tokens.size) + self.decode_headroom, request.max_length))
-            - self._pages(int(lengths[request.row]))
-            for request in self._prefilling
-        )
-        rows = self._decoding_rows()
-        ends = np.minimum(lengths[rows] + self.decode_headroom, self._target[rows])
-        return promised + int(
-            ((ends + page_size - 1) // page_size - (lengths[rows] + page_size - 1) // page_size).sum()
-        )
 
     def _retract_newest(self) -> None:
         """Take the request that was admitted last off the memory, and put it first in the queue."""
@@ -343,20 +320,3 @@ class Scheduler:
             rows = [row for row, request in self._active.items() if request.status is Status.DECODE]
             self._decoding = np.array(rows, dtype=np.int64)
         return self._decoding
-
-    def _pages(self, num_tokens: int) -> int:
-        return -(-num_tokens // self.manager.page_size)
-
-
-def why_never(request: Request, manager: KVCacheManager) -> str:
-    """Why a request cannot be served by this memory even alone; empty if it can."""
-    page_size = manager.page_size
-    # The last token is sampled but its cache entries are never computed.
-    needed = -(-(request.max_length - 1) // page_size)
-    pages = manager.num_slots // page_size
-    wants = f"{request.prompt.size} prompt tokens and {request.max_new_tokens} new ones"
-    if needed > pages:
-        return f"{wants} need {needed} pages of {page_size}; the memory has {pages}"
-    if request.max_length > manager.table.width:
-        return f"{wants} exceed the longest row of {manager.table.width}"
-    return ""

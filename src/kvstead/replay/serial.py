@@ -8,7 +8,7 @@ from collections.abc import Callable
 import numpy as np
 
 from kvstead.engine import KVCacheManager, Request
-from kvstead.engine.scheduler import why_never
+from kvstead.engine.admission import Admission
 from kvstead.replay.cost import StepCost
 from kvstead.replay.records import Recorder, ReplayResult
 from kvstead.replay.simulate import Progress, Stopwatch, silent
@@ -37,6 +37,7 @@ class SerialReplay:
         self.manager = manager
         self._cost = cost
         self._chunk_tokens = chunk_tokens
+        self._admission = Admission(manager, decode_headroom=0)
         self._stopwatch = Stopwatch(manager)
         self._recorder = Recorder(trace, manager)
         self._report = report
@@ -63,7 +64,7 @@ class SerialReplay:
 
     def _serve(self, index: int) -> None:
         request = Request(index, self.trace.prompt_tokens(index), int(self.trace.output_lens[index]))
-        request.reason = why_never(request, self.manager)
+        request.reason = self._admission.why_never(request)
         if request.reason:
             self._recorder.reject(request)
             return

@@ -1,0 +1,66 @@
+"""Whether a request may come onto the memory: counted in pages, and with the growth of those that run in mind.
+
+pages that could be had (free, or cached and not locked)
+|---- rest of the prompt ----|-- promised to running requests --|-- headroom of this one --|   must fit in it
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from kvstead.engine.manager import KVCacheManager
+from kvstead.engine.request import Request
+from kvstead.kernels.jit import IntArray
+
+
+class Admission:
+    """Counts for one manager. decode_headroom: tokens of growth kept in reserve for every running request."""
+
+    def __init__(self, manager: KVCacheManager, decode_headroom: int) -> None:
+        self.manager = manager
+        self.decode_headroom = decode_headroom
+
+    def why_never(self, request: Request) -> str:
+        """Why a request cannot be served by this memory even alone; empty if it can."""
+        manager = self.manager
+        # The last token is sampled but its cache entries are never computed.
+        needed = self._pages(request.max_length - 1)
+        pages = manager.num_slots // manager.page_size
+        wants = f"{request.prompt.size} prompt tokens and {request.max_new_tokens} new ones"
+        if needed > pages:
+            return f"{wants} need {needed} pages of {manager.page_size}; the memory has {pages}"
+        if request.max_length > manager.table.width:
+            return f"{wants} exceed the longest row of {manager.table.width}"
+        return ""
+
+    def fits(self, request: Request, prefilling: Sequence[Request], decoding: IntArray, ends: IntArray) -> bool:
+        """Whether the rest of the prompt fits beside what is promised to those that run.
+
+        prefilling: running requests in the middle of their prompt. decoding: rows of the others. ends: int64[*], by
+        row, the tokens at which it ends. A request that would run alone needs its prompt only.
+        """
+        known = int(request.tokens.size)
+        num_cached, room = self.manager.peek(request.tokens, namespace=request.namespace)
+        needed = self._pages(known) - num_cached // self.manager.page_size
+        if prefilling or decoding.size:
+            needed += self._pages(self._with_headroom(request)) - self._pages(known)
+            needed += self._promised(prefilling, decoding, ends)
+        return needed <= room
+
+    def _promised(self, prefilling: Sequence[Request], decoding: IntArray, ends: IntArray) -> int:
+        """Pages that running requests will take: rests of prompts, and headroom."""
+        page_size, lengths = self.manager.page_size, self.manager.table.lengths
+        promised = 0
+        for request in prefilling:
+            promised += self._pages(self._with_headroom(request)) - self._pages(int(lengths[request.row]))
+        have = lengths[decoding]
+        grown = np.minimum(have + self.decode_headroom, ends[decoding])
+        return promised + int((-(-grown // page_size) + -have // page_size).sum())
+
+    def _with_headroom(self, request: Request) -> int:
+        return min(int(request.tokens.size) + self.decode_headroom, request.max_length)
+
+    def _pages(self, num_tokens: int) -> int:
+        return -(-num_tokens // self.manager.page_size)
