@@ -19,11 +19,12 @@ _INT64 = np.dtype(np.int64)
 def to_host(values: Integers) -> IntArray:
     """`values` as a flat, contiguous int64 array on the host.
 
-    Shares memory where it can (a contiguous int64 array, or such a tensor on the CPU). A tensor on another device is
-    copied to the host, which waits for that device. Raises `TypeError` when the values are no integers.
+    Shares memory where it can (a contiguous, aligned, writable int64 array, or such a tensor on the CPU; kernels are
+    compiled for these alone). A tensor on another device is copied to the host, which waits for that device. Raises
+    `TypeError` when the values are no integers.
     """
     if isinstance(values, np.ndarray):
-        if values.dtype is _INT64 and values.ndim == 1 and values.flags.c_contiguous:
+        if values.dtype is _INT64 and values.ndim == 1 and values.flags.carray:
             return values
         array = values
     elif isinstance(values, torch.Tensor):
@@ -36,7 +37,7 @@ def to_host(values: Integers) -> IntArray:
         array = array.astype(_INT64)
     if array.ndim != 1:
         array = array.reshape(-1)
-    return array if array.flags.c_contiguous else np.ascontiguousarray(array)
+    return array if array.flags.carray else array.copy()
 
 
 def to_device(array: IntArray, device: torch.device) -> torch.Tensor:
