@@ -13,7 +13,7 @@ from typing import TypeAlias
 
 import torch
 
-from kvstead.errors import MisalignedSegment
+from kvstead.errors import AuditError, MisalignedSegment
 from kvstead.kernels.arrays import Integers, to_host
 from kvstead.kernels.jit import IntArray
 from kvstead.pages import FreeGroup, FreeList, Release, free_group
@@ -121,9 +121,16 @@ class Allocator(ABC):
             pool.clear()
 
     def audit(self) -> None:
-        """Check that every page is free, live or parked, once. Raises `AuditError`. O(pages of the pool)."""
+        """Check that every page is free, live or parked, once, and the parked ones in the group. Raises `AuditError`.
+
+        O(pages of the pool).
+        """
         for pool in self._pools():
             pool.audit()
+        in_group = sum(release.pages.size for release in self.free_group or ())
+        parked = sum(pool.num_parked for pool in self._pools())
+        if in_group != parked:
+            raise AuditError(f"{parked} pages are parked, the open group holds {in_group}. Only the group parks pages.")
 
     @abstractmethod
     def _pools(self) -> Sequence[FreeList]:

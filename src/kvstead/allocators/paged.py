@@ -184,7 +184,10 @@ class PagedAllocator(Allocator):
         return arrays
 
     def _tags(self, owners: Integers, num_rows: int) -> TagArray:
-        tags = owners if isinstance(owners, np.ndarray) and owners.dtype == np.int32 else to_host(owners)
+        if isinstance(owners, np.ndarray) and owners.dtype == np.int32 and owners.flags.carray:
+            tags = owners.reshape(-1)
+        else:
+            tags = to_host(owners)  # kernels take no read-only array, and must not fail once pages are taken
         if tags.size != num_rows:
             self._refuse_shapes(num_rows, tags.size)
         if tags.dtype != np.int32 and tags.size:

@@ -54,7 +54,7 @@ class PageRing:
     def __init__(self, num_pages: int, *, last_in_first_out: bool) -> None:
         self.last_in_first_out = last_in_first_out
         self._num_pages = num_pages
-        self._ring: IntArray = np.empty(num_pages, dtype=np.int64)
+        self._ring: IntArray = np.empty(max(num_pages, 1), dtype=np.int64)  # a ring of nothing still has a start
         self.clear()
 
     def clear(self) -> None:
@@ -76,25 +76,25 @@ class PageRing:
         self._fresh += num_pages - num_listed
         self._count -= num_listed
         self._head += num_listed
-        if self._head >= self._num_pages:
-            self._head -= self._num_pages
+        if self._head >= self._ring.size:
+            self._head -= self._ring.size
         return pages
 
     def room(self, num_pages: int) -> tuple[IntArray, int]:
         """The ring itself: in front of the head (lifo) or behind the tail (fifo)."""
         start = self._head - num_pages if self.last_in_first_out else self._head + self._count
-        return self._ring, start % self._num_pages
+        return self._ring, start % self._ring.size
 
     def listed(self, buffer: IntArray, num_pages: int) -> None:
         """Take the pages that were written there into the ring. O(1)."""
         assert buffer is self._ring, "pages are written where `room` said"
         self._count += num_pages
         if self.last_in_first_out:
-            self._head = (self._head - num_pages) % self._num_pages
+            self._head = (self._head - num_pages) % self._ring.size
 
     def contents(self) -> IntArray:
         """All free pages in the order in which they would be taken."""
-        at = (self._head + np.arange(self._count)) % max(self._num_pages, 1)
+        at = (self._head + np.arange(self._count)) % self._ring.size
         parts = (self._ring[at], np.arange(self._fresh, self._num_pages + 1))
         return np.concatenate(parts if self.last_in_first_out else parts[::-1])
 
