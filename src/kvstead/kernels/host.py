@@ -51,11 +51,11 @@ def _is_run(state: StateArray, pages: IntArray, before: int) -> bool:
     """Whether the pages follow one another, all in the pool and in one state; a quick look says no to most others."""
     first = pages[0]
     count = pages.size
-    if pages[count - 1] - first != count - 1 or first < 0 or first + count > state.size:
+    if first < 0 or first > state.size - count or pages[count - 1] != first + count - 1:  # none of this overflows
         return False
     wrong = 0
     for i in range(count):
-        wrong |= (pages[i] - first) ^ i
+        wrong |= pages[i] ^ (first + i)
     odd = 0
     part = state[first : first + count]
     for i in range(count):
@@ -223,7 +223,8 @@ def extend_demand(
 ) -> Verdict:
     """Check a batch of rows that are to grow from `prefix_lens` to `seq_lens` and count what they take.
 
-    Returns (fault, row, new slots, new pages). The states are left as they were.
+    Returns (fault, row, new slots, new pages); a row counts as no more pages than the pool has states. The states are
+    left as they were.
     """
     fault = FAULT_NONE
     num_slots = 0
@@ -237,7 +238,8 @@ def extend_demand(
         elif seq > prefix:
             fault = claim_last_page(state, prefix, last_locs[i], page_size)
             num_slots += seq - prefix
-            num_pages += (seq + page_size - 1) // page_size - (prefix + page_size - 1) // page_size
+            # More than the pool has is too much whatever the number; so bounded, no sum of rows overflows.
+            num_pages += min((seq - 1) // page_size - (prefix - 1) // page_size, state.size)
         if fault != FAULT_NONE:
             break
         rows += 1
@@ -287,7 +289,7 @@ def decode_slots(state: StateArray, seq_lens: IntArray, last_locs: IntArray, pag
     for i in range(seq_lens.size):
         prefix = seq_lens[i] - 1
         last = last_locs[i]
-        if prefix < 0:
+        if seq_lens[i] < 1:
             fault = FAULT_LENGTHS
             break
         fault = claim_last_page(state, prefix, last, page_size)
