@@ -13,7 +13,7 @@ One request's row, page size 4, prompt of 10 tokens of which 4 were found in the
 from __future__ import annotations
 
 from contextlib import AbstractContextManager
-from typing import NamedTuple
+from typing import NamedTuple, NoReturn
 
 import numpy as np
 import torch
@@ -28,6 +28,7 @@ from kvstead.kernels import rows as row_kernels
 from kvstead.kernels.arrays import Integers, to_device, to_host
 from kvstead.kernels.jit import IntArray
 from kvstead.model import ModelLayout
+from kvstead.pages.page_table import require_tag
 from kvstead.pools import KVPool, RequestTable
 from kvstead.prefix import Namespace, Node, PrefixTree
 
@@ -101,9 +102,10 @@ class KVCacheManager:
 
         tokens: all token ids known so far, 0 .. 2**31 - 1. At least one is left to compute. owner: tag for the pages
         that the request takes. Returns None when all rows are out. Raises `RequestError` for no tokens or for ids out
-        of range, `RowOverflow` for more than `max_length`. O(tokens).
+        of range, `RowOverflow` for more than `max_length`, `InvalidSize` for a tag beyond 32 bits. O(tokens).
         """
         ids = token_ids(tokens)
+        require_tag(owner)
         if ids.size > self.table.width:
             raise RowOverflow(
                 f"{ids.size} tokens do not fit a row of {self.table.width}. Cut the request or raise max_length."
@@ -130,9 +132,13 @@ class KVCacheManager:
         """Grow rows to `lengths` slots, evicting cached prefixes as far as needed.
 
         Returns the new slots, int64[sum of growth], one row after the other; None when there is no room even so, and
-        then nothing is evicted. Raises `InvalidSize` for a row that would shrink, `RowOverflow`, `StaleRow`.
+        then nothing is evicted. Raises `InvalidSize` for a row that would shrink or is named twice and for another
+        number of lengths than rows, `RowOverflow`, `StaleRow`, and `OpenGroup` when it would have to evict inside a
+        free group.
         """
         which, seq = to_host(rows), to_host(lengths)
+        if not len(set(which.tolist())) == which.size == seq.size:
+            raise InvalidSize(f"rows {which.tolist()} come with {seq.size} lengths. Name each row once, with a length.")
         num_pages = sum(self._new_pages(row, length) for row, length in zip(which.tolist(), seq.tolist(), strict=True))
         if not self._make_room(num_pages):
             return None
@@ -147,7 +153,7 @@ class KVCacheManager:
         return slots
 
     def decode(self, rows: Integers) -> torch.Tensor | None:
-        """Grow each row by one slot: int64[rows], or None when there is no room; as `extend`."""
+        """Grow each row by one slot: int64[rows], or None when there is no room; raises as `extend`."""
         which = to_host(rows)
         if not self._make_room(self.table.opening(which, self.page_size)):
             return None
@@ -161,18 +167,20 @@ class KVCacheManager:
 
         next_tokens: the token id sampled behind them; it becomes known where all known tokens were computed, and is
         ignored in the middle of a prompt. Raises `InvalidSize` for a length below what was computed before or beyond
-        what is allocated and known.
+        what is allocated and known, a row named twice, or other numbers of lengths and tokens than rows; `RequestError`
+        for an id out of range; `StaleRow`.
         """
-        which, ends = to_host(rows), to_host(lengths)
+        which, ends, sampled = to_host(rows), to_host(lengths), to_host(next_tokens)
+        if not which.size == ends.size == sampled.size:
+            raise InvalidSize(
+                f"{which.size} rows come with {ends.size} lengths and {sampled.size} tokens. Give each row one of both."
+            )
+        table = self.table
         bad = row_kernels.commit_rows(
-            self.table.lengths, self.computed, self.tokens, self.num_tokens, which, ends, to_host(next_tokens)
+            table.states, table.lengths, self.computed, self.tokens, self.num_tokens, which, ends, sampled
         )
         if bad >= 0:
-            row = int(which[bad])
-            raise InvalidSize(
-                f"row {row} cannot be computed up to {ends[bad]}: it is computed up to {self.computed[row]}, holds "
-                f"{self.table.lengths[row]} slots and {self.num_tokens[row]} known tokens. Commit steps in order."
-            )
+            self._refuse_commit(int(which[bad]), int(ends[bad]), sampled[bad:])
 
     def append(self, row: int, tokens: Integers) -> None:
         """Note token ids that are known behind the row's last one, as when speculative decoding accepts some.
@@ -286,6 +294,16 @@ class KVCacheManager:
         """The tree node up to which the row's prefix is locked (the root if none of it is shared)."""
         return self._node[row]
 
+    def _refuse_commit(self, row: int, end: int, sampled: IntArray) -> NoReturn:
+        self.table.require_live(row)
+        if end == self.num_tokens[row]:
+            token_ids(sampled[:1])  # raises when it was the id
+        raise InvalidSize(
+            f"row {row} cannot be computed up to {end}: it is computed up to {self.computed[row]}, holds "
+            f"{self.table.lengths[row]} slots and {self.num_tokens[row]} known tokens. Commit steps in order, each row "
+            "once."
+        )
+
     def _make_room(self, num_pages: int) -> bool:
         short = num_pages * self.page_size - self.allocator.available_size()
         if short > self.tree.evictable_tokens:
@@ -315,6 +333,8 @@ def _size(layout: ModelLayout, num_bytes: int | None, num_slots: int | None, pag
         )
     if (num_bytes is None) == (num_slots is None):
         raise InvalidSize(f"num_bytes is {num_bytes} and num_slots is {num_slots}. Give exactly one of them.")
+    if page_size < 1:
+        raise InvalidSize(f"the page size is {page_size}. It must be at least 1.")
     if num_bytes is None:
         assert num_slots is not None, "one of the two is given"
         num_slots = num_slots // page_size * page_size

@@ -8,11 +8,13 @@ import numpy as np
 from numba import types
 from numpy.typing import NDArray
 
-from kvstead.kernels.host import FAULT_NONE, LIVE, VERDICT, Verdict, claim_last_page
+from kvstead.kernels.host import CLAIMED, FAULT_NONE, LIVE, VERDICT, Verdict, claim_last_page
 from kvstead.kernels.jit import I32, I64, U8, IntArray, StateArray, TagArray, i64, kernel
 
 Table: TypeAlias = NDArray[np.int64]  # [rows, width]
 TokenTable: TypeAlias = NDArray[np.int32]  # [rows, width]
+
+MAX_TOKEN = 2**31 - 1  # ids are kept as int32
 
 _T64 = types.int64[:, ::1]
 _T32 = types.int32[:, ::1]
@@ -24,16 +26,22 @@ def count_opening(
 ) -> tuple[int, int]:
     """How many of the rows open a page when each grows by one slot.
 
-    Returns (number, -1), or (0, index of the first row that is not out or is full).
+    Returns (number, -1), or (0, index of the first row that is not out, is full or was named before). The states are
+    left as they were.
     """
     opening = 0
+    done = 0
     for i in range(rows.size):
         row = rows[i]
         if row < 0 or row >= row_state.size or row_state[row] != LIVE or lengths[row] >= width:
-            return 0, i
+            break
+        row_state[row] = CLAIMED
         if lengths[row] % page_size == 0:
             opening += 1
-    return opening, -1
+        done += 1
+    for i in range(done):
+        row_state[rows[i]] = LIVE
+    return (opening, -1) if done == rows.size else (0, done)
 
 
 @kernel(VERDICT(U8, _T64, I64, I64, i64, I64))
@@ -86,8 +94,9 @@ def append_slots(
         lengths[row] += 1
 
 
-@kernel(i64(I64, I64, _T32, I64, I64, I64, I64))
+@kernel(i64(U8, I64, I64, _T32, I64, I64, I64, I64))
 def commit_rows(
+    row_state: StateArray,
     allocated: IntArray,
     computed: IntArray,
     tokens: TokenTable,
@@ -98,14 +107,26 @@ def commit_rows(
 ) -> int:
     """Note that each row is computed up to `lengths`; where that was its last known token, write the one that follows.
 
-    Returns the index of the first row whose length is not one of computed .. min(allocated, known), or -1. On a fault
-    nothing is changed.
+    Returns -1, or the index of the first row that is not out or was named before, whose length is not one of
+    computed .. min(allocated, known), or whose new token is wanted and no id of 0 .. 2**31 - 1. On a fault nothing is
+    changed.
     """
+    done = 0
     for i in range(rows.size):
         row = rows[i]
         length = lengths[i]
+        if row < 0 or row >= row_state.size or row_state[row] != LIVE:
+            break
         if length < computed[row] or length > allocated[row] or length > num_tokens[row]:
-            return i
+            break
+        if length == num_tokens[row] and (new_tokens[i] < 0 or new_tokens[i] > MAX_TOKEN):
+            break
+        row_state[row] = CLAIMED
+        done += 1
+    for i in range(done):
+        row_state[rows[i]] = LIVE
+    if done < rows.size:
+        return done
     for i in range(rows.size):
         row = rows[i]
         length = lengths[i]

@@ -10,7 +10,7 @@ import numpy as np
 
 from kvstead.errors import AuditError, InvalidSize, RowOverflow, StaleRow
 from kvstead.kernels import host, rows
-from kvstead.kernels.jit import IntArray
+from kvstead.kernels.jit import IntArray, StateArray
 from kvstead.pages import FreeList
 
 _NO_SLOT = -1
@@ -37,6 +37,11 @@ class RequestTable:
         self._free_rows = FreeList(num_rows, "lifo")
 
     @property
+    def states(self) -> StateArray:
+        """Which rows are out, uint8[num_rows + 1]: the table's own array, which kernels check against."""
+        return self._free_rows.table.state
+
+    @property
     def num_free(self) -> int:
         """Rows that can be taken."""
         return self._free_rows.num_free
@@ -58,7 +63,7 @@ class RequestTable:
 
     def require_live(self, row: int) -> None:
         """Raise `StaleRow` unless the row is out."""
-        if not 0 < row <= self.num_rows or self._free_rows.table.state[row] != host.LIVE:
+        if not 0 < row <= self.num_rows or self.states[row] != host.LIVE:
             raise StaleRow(
                 f"row {row} is not handed out (rows are 1..{self.num_rows}). Use the row that `take` gave to a request "
                 "only until that request gives it back."
@@ -66,7 +71,7 @@ class RequestTable:
 
     def live_rows(self) -> IntArray:
         """The rows that are out, ascending."""
-        return np.flatnonzero(self._free_rows.table.state == host.LIVE)
+        return np.flatnonzero(self.states == host.LIVE)
 
     def read(self, row: int, start: int = 0, end: int | None = None) -> IntArray:
         """The row's slots from `start` to `end` (its length by default): a view, valid until the row changes.
@@ -91,11 +96,14 @@ class RequestTable:
         self.read(row, start, start + slots.size)[:] = slots
 
     def opening(self, which: IntArray, page_size: int) -> int:
-        """How many of the rows open a page when each grows by one slot. Raises as `append` does. O(rows)."""
-        state = self._free_rows.table.state
-        opening, bad = rows.count_opening(state, self.width, self.lengths, which, page_size)
+        """How many of the rows open a page when each grows by one slot. O(rows).
+
+        Raises as `append` does, and `InvalidSize` for a row that is named twice.
+        """
+        opening, bad = rows.count_opening(self.states, self.width, self.lengths, which, page_size)
         if bad >= 0:
             self._require_room(int(which[bad]), 1)
+            raise InvalidSize(f"row {which[bad]} is named twice. Name each row once a step.")
         return opening
 
     def clear(self) -> None:
@@ -106,7 +114,7 @@ class RequestTable:
     def audit(self) -> None:
         """Check the list of rows and that rows that are in hold nothing. Raises `AuditError`."""
         self._free_rows.audit()
-        kept = np.flatnonzero((self._free_rows.table.state != host.LIVE) & (self.lengths != 0))
+        kept = np.flatnonzero((self.states != host.LIVE) & (self.lengths != 0))
         if kept.size:
             raise AuditError(
                 f"rows {kept.tolist()} are not handed out but hold slots. Write through the table's methods."
