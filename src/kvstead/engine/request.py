@@ -11,19 +11,22 @@ from numpy.typing import NDArray
 from kvstead.errors import RequestError
 from kvstead.kernels.arrays import Integers, to_host
 from kvstead.kernels.jit import IntArray
+from kvstead.kernels.rows import MAX_TOKEN
 from kvstead.prefix import Namespace
-
-_MAX_TOKEN = 2**31 - 1
 
 
 def token_ids(tokens: Integers) -> NDArray[np.int32] | IntArray:
     """Token ids as a flat array on the host. Raises `RequestError` when there are none or one is not 0 .. 2**31 - 1."""
-    ids = tokens if isinstance(tokens, np.ndarray) and tokens.dtype == np.int32 else to_host(tokens)
+    ids: NDArray[np.int32] | IntArray
+    if isinstance(tokens, np.ndarray) and tokens.dtype == np.int32 and tokens.ndim == 1 and tokens.flags.carray:
+        ids = tokens
+    else:
+        ids = to_host(tokens)
     if ids.size == 0:
         raise RequestError("there are no tokens. Give at least one, a start token if the prompt is empty.")
     low, high = int(ids.min()), int(ids.max())
-    if low < 0 or high > _MAX_TOKEN:
-        raise RequestError(f"token ids reach from {low} to {high}. Use ids of 0 .. {_MAX_TOKEN}.")
+    if low < 0 or high > MAX_TOKEN:
+        raise RequestError(f"token ids reach from {low} to {high}. Use ids of 0 .. {MAX_TOKEN}.")
     return ids
 
 
