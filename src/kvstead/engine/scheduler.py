@@ -160,6 +160,10 @@ class Scheduler:
         if step.index != self._processed + 1:
             raise RequestError(f"step {step.index} cannot follow step {self._processed}. Process steps in order.")
         sampled = to_host(tokens)
+        if sampled.size != step.rows.size + len(step.chunks):
+            raise RequestError(
+                f"{sampled.size} tokens came for {step.rows.size} rows and {len(step.chunks)} chunks. Give each one."
+            )
         outcome = Outcome(step)
         with self.manager.defer_frees():
             self._processed = step.index
