@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -16,17 +17,16 @@ if TYPE_CHECKING:
 def audit_ownership(manager: KVCacheManager) -> None:
     """Every live page is owned once, by the tree or by one row; every row reads the tree's slots up to `protected`.
 
-    Raises `AuditError`. O(pool).
+    Every lock on a node is that of one row. Raises `AuditError`. O(pool).
     """
     page_size = manager.page_size
     owned = [manager.tree.held_pages()]
     for row in manager.table.live_rows().tolist():
         protected = int(manager.protected[row])
-        slots = manager.table.read(row)
-        owned.append(slots[protected:] // page_size)
+        owned.append(manager.table.read(row)[protected::page_size] // page_size)
         _audit_row(manager, row)
-    pages = np.concatenate([np.unique(part) for part in owned])
-    ids, counts = np.unique(pages, return_counts=True)
+    _audit_locks(manager)
+    ids, counts = np.unique(np.concatenate(owned), return_counts=True)
     if (counts > 1).any():
         raise AuditError(
             f"pages {ids[counts > 1].tolist()} have two owners. A duplicate was cached but not given back."
@@ -46,8 +46,20 @@ def _audit_row(manager: KVCacheManager, row: int) -> None:
             f"row {row}: protected {protected}, computed {computed}, allocated {allocated}, known {known}."
         )
     slots = manager.table.read(row)
-    if not np.array_equal(slots % manager.page_size, np.arange(allocated) % manager.page_size):
-        raise AuditError(f"row {row}: its slots do not lie at the page offsets of their positions.")
+    pages = slots[:: manager.page_size] // manager.page_size
+    expected = pages[:, None] * manager.page_size + np.arange(manager.page_size)
+    if not np.array_equal(slots, expected.reshape(-1)[:allocated]):
+        raise AuditError(f"row {row}: its slots are not whole pages, each slot at the offset of its position.")
     shared = manager.tree.slots(manager.lock_of(row))
     if not np.array_equal(shared, slots[:protected]):
         raise AuditError(f"row {row}: its first {protected} slots are not those of the tree node it has locked.")
+
+
+def _audit_locks(manager: KVCacheManager) -> None:
+    root = manager.tree.root
+    held = Counter(manager.lock_of(row) for row in manager.table.live_rows().tolist())
+    for node in (root, *root.below()):
+        if node.pins != held[node]:
+            raise AuditError(
+                f"{node} is locked {node.pins} times, but {held[node]} rows end their shared prefix there."
+            )
