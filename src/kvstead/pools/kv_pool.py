@@ -58,10 +58,10 @@ class KVPool:
         """
         pairs = (("key", self.key[layer], key), ("value", self.value[layer], value))
         for name, tensor, data in pairs:
-            want = None if tensor is None else tuple(tensor.shape[1:])
-            have = None if data is None else tuple(data.shape[1:])
+            want = None if tensor is None else (slots.numel(), *tensor.shape[1:])
+            have = None if data is None else tuple(data.shape)
             if want != have:
-                raise InvalidSize(f"layer {layer} keeps {name} entries of shape {want}, got {have}. Pass just those.")
+                raise InvalidSize(f"layer {layer} takes {name} entries of shape {want}, got {have}. Pass just those.")
         for _, tensor, data in pairs:
             if tensor is not None and data is not None:
                 tensor[slots] = data.to(tensor.dtype)
