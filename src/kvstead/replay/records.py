@@ -108,6 +108,7 @@ class Recorder:
         self._gap = _FIRST_GAP_S
         self._next_sample = 0.0
         self._clock = 0.0
+        self._seconds = 0.0
         self._live_time = 0.0  # tokens x seconds
         self._cached_time = 0.0
         self._peak = 0  # tokens
@@ -130,16 +131,20 @@ class Recorder:
         """Note a request that can never fit."""
         self._rejections.append(f"request {request.request_id}: {request.reason}")
 
-    def step(self, clock: float, *, running: int, waiting: int) -> None:
-        """Note that a step ended at `clock`, and the memory in use since the step before."""
-        self.num_steps += 1
-        elapsed, self._clock = clock - self._clock, clock
+    def spend(self, seconds: float) -> None:
+        """Note that the memory is used for so long as it is used now."""
         manager = self._manager
         cached = manager.tree.evictable_tokens
         live = manager.num_slots - manager.allocator.available_size() - manager.allocator.parked_size() - cached
-        self._live_time += live * elapsed
-        self._cached_time += cached * elapsed
+        self._seconds += seconds
+        self._live_time += live * seconds
+        self._cached_time += cached * seconds
         self._peak = max(self._peak, live + cached)
+
+    def step(self, clock: float, *, running: int, waiting: int) -> None:
+        """Note that a step ended at `clock`."""
+        self.num_steps += 1
+        self._clock = clock
         if clock >= self._next_sample:
             self._sample(running, waiting)
 
@@ -197,7 +202,7 @@ class Recorder:
         """Averages as whole bytes; what rounding leaves over counts as free, so that the sum is exact."""
         now = self._manager.stats()
         token_bytes = self._manager.token_bytes
-        seconds = self._clock or 1.0
+        seconds = self._seconds or 1.0
         mean = {
             "live": int(self._live_time / seconds * token_bytes),
             "cached": int(self._cached_time / seconds * token_bytes),

@@ -91,5 +91,6 @@ class SerialReplay:
         slots = self.manager.extend([row], [end])
         assert slots is not None, "a request that is alone fits; it was checked"
         self.manager.commit([row], [end], [next_token])
+        self._recorder.spend(seconds)
         self._clock += seconds
         self._recorder.step(self._clock, running=1, waiting=0)

@@ -91,11 +91,15 @@ def silent(_progress: Progress) -> None:
 
 
 class CostRunner:
-    """Computes nothing: adds up how long each step would take, and makes up the tokens it would sample."""
+    """Computes nothing: adds up how long each step would take, and makes up the tokens it would sample.
 
-    def __init__(self, trace: Trace, cost: StepCost, num_rows: int) -> None:
+    spend: told the seconds of each step when it is launched, while the memory is as the step uses it.
+    """
+
+    def __init__(self, trace: Trace, cost: StepCost, num_rows: int, spend: Callable[[float], None]) -> None:
         self._trace = trace
         self._cost = cost
+        self._spend = spend
         # The j-th token that a request generates is `output_token_base + j`.
         self._shift: IntArray = np.zeros(num_rows + 1, dtype=np.int64)
         self.seconds = 0.0
@@ -109,7 +113,9 @@ class CostRunner:
             pairs += new * chunk.start + new * (new + 1) // 2
             request = chunk.request.request_id
             self._shift[chunk.row] = self._trace.output_token_base(request) - self._trace.prompt_lens[request]
-        self.seconds += self._cost.seconds(step.num_tokens, read, pairs)
+        seconds = self._cost.seconds(step.num_tokens, read, pairs)
+        self._spend(seconds)
+        self.seconds += seconds
         tokens = self._shift[step.rows] + step.lengths
         if step.chunks:
             behind = [self._shift[chunk.row] + chunk.end for chunk in step.chunks]
@@ -131,8 +137,8 @@ class Replay:
         self.scheduler = scheduler
         self.manager = scheduler.manager
         self._stopwatch = Stopwatch(self.manager)
-        self._runner = CostRunner(trace, cost, self.manager.table.num_rows)
         self._recorder = Recorder(trace, self.manager)
+        self._runner = CostRunner(trace, cost, self.manager.table.num_rows, self._recorder.spend)
         self._report = report
         self._next = 0  # first request that has not arrived
         self._clock = 0.0
@@ -161,7 +167,9 @@ class Replay:
         if self.scheduler.is_idle:
             if self._next == len(self.trace):
                 return False
-            self._clock = max(self._clock, float(self.trace.arrivals[self._next]))
+            arrival = float(self.trace.arrivals[self._next])
+            self._recorder.spend(arrival - self._clock)
+            self._clock = arrival
             return True
         before = self._runner.seconds
         outcome = self.scheduler.step(self._runner)
