@@ -171,15 +171,16 @@ class Replay:
             self._recorder.spend(arrival - self._clock)
             self._clock = arrival
             return True
-        before = self._runner.seconds
+        launched, before = self._clock, self._runner.seconds
         outcome = self.scheduler.step(self._runner)
         self._clock += self._runner.seconds - before
         if outcome is not None:
-            self._note(outcome)
+            # With overlap it is the step before that was processed, which ended when this one was launched.
+            self._note(outcome, launched if self.scheduler.overlap else self._clock)
         return True
 
-    def _note(self, outcome: Outcome) -> None:
-        recorder, clock = self._recorder, self._clock
+    def _note(self, outcome: Outcome, clock: float) -> None:
+        recorder = self._recorder
         for request in outcome.started:
             recorder.start(request.request_id, request.num_cached, clock)
         for request in outcome.ended:
