@@ -4,6 +4,10 @@ Its pool remembers which hash was written to which slot. Every step reads every 
 twice, freed too early or mapped to the wrong position shows up as a wrong hash, and as wrong output in the end.
 """
 
+from collections import deque
+from functools import partial
+from typing import NamedTuple
+
 import numpy as np
 
 from kvstead.engine import KVCacheManager, Step
@@ -64,6 +68,18 @@ def generate(prompt, max_new_tokens, namespace=PLAIN, stop_tokens=()) -> list[in
     return tokens[len(prompt) :]
 
 
+class Job(NamedTuple):
+    """What a step computes for one row, as the row stood when the step was launched."""
+
+    row: int
+    start: int
+    end: int
+    slots: list[int]
+    table_row: list[int]
+    tokens: list[int] | None  # None: what this runner has sampled for the row so far
+    namespace: Namespace
+
+
 class _Done:
     def __init__(self, tokens):
         self._tokens = tokens
@@ -73,7 +89,7 @@ class _Done:
 
 
 class FakeRunner:
-    """Writes to and reads from a pool of hashes, in the order in which steps are launched."""
+    """Writes to and reads from a pool of hashes, each step as soon as it is launched."""
 
     def __init__(self, manager: KVCacheManager) -> None:
         self.manager = manager
@@ -82,32 +98,85 @@ class FakeRunner:
         self._namespace: dict[int, Namespace] = {}
         self.num_reads = 0
 
-    def launch(self, step: Step) -> _Done:
+    def launch(self, step: Step):
         """Compute a step at once."""
-        sampled = []
-        for row, length, slot in zip(step.rows.tolist(), step.lengths.tolist(), step.slots.tolist(), strict=True):
-            sampled.append(self._compute(row, length - 1, length, [slot]))
-        for chunk in step.chunks:
-            request = chunk.request
-            self._known[chunk.row] = request.tokens[: chunk.end].tolist()
-            self._namespace[chunk.row] = request.namespace
-            sampled.append(self._compute(chunk.row, chunk.start, chunk.end, chunk.slots.tolist()))
-        return _Done(sampled)
+        return _Done(self._run(self._jobs(step)))
 
     def poison_free_slots(self) -> None:
         """Overwrite what nobody owns, as another user of the memory might."""
-        free = np.flatnonzero(self.manager.allocator.page_states() != 1)
-        page_size = self.manager.page_size
-        self.pool.reshape(-1, page_size)[free] = POISON
+        self._poison(self._free_pages())
 
-    def _compute(self, row: int, start: int, end: int, slots: list[int]) -> int:
-        tokens = self._known[row][:end]
-        hashes = prefix_hashes(tokens, self._namespace[row])
-        self.pool[slots] = hashes[start:end]
-        table_row = self.manager.table.read(row, 0, end)
-        assert table_row[start:end].tolist() == slots, "the row holds the slots that the step names"
-        assert self.pool[table_row].tolist() == hashes, f"row {row} reads what it wrote, at every position"
-        self.num_reads += end
+    def _jobs(self, step: Step) -> list[Job]:
+        jobs = []
+        for row, length, slot in zip(step.rows.tolist(), step.lengths.tolist(), step.slots.tolist(), strict=True):
+            jobs.append(Job(row, length - 1, length, [slot], self._table_row(row, length), None, PLAIN))
+        for chunk in step.chunks:
+            known = chunk.request.tokens[: chunk.end].tolist()
+            table_row = self._table_row(chunk.row, chunk.end)
+            slots = chunk.slots.tolist()
+            jobs.append(Job(chunk.row, chunk.start, chunk.end, slots, table_row, known, chunk.request.namespace))
+        return jobs
+
+    def _table_row(self, row: int, end: int) -> list[int]:
+        return self.manager.table.read(row, 0, end).tolist()
+
+    def _free_pages(self) -> np.ndarray:
+        return np.flatnonzero(self.manager.allocator.page_states() != 1)
+
+    def _poison(self, pages: np.ndarray) -> None:
+        self.pool.reshape(-1, self.manager.page_size)[pages] = POISON
+
+    def _run(self, jobs: list[Job]) -> list[int]:
+        for job in jobs:
+            if job.tokens is not None:
+                self._known[job.row] = job.tokens
+                self._namespace[job.row] = job.namespace
+        return [self._compute(job) for job in jobs]
+
+    def _compute(self, job: Job) -> int:
+        tokens = self._known[job.row][: job.end]
+        hashes = prefix_hashes(tokens, self._namespace[job.row])
+        self.pool[job.slots] = hashes[job.start :]
+        assert job.table_row[job.start :] == job.slots, "the row holds the slots that the step names"
+        assert self.pool[job.table_row].tolist() == hashes, f"row {job.row} reads what it wrote, at every position"
+        self.num_reads += job.end
         token = sample(hashes[-1])
-        self._known[row] = [*tokens, token]
+        self._known[job.row] = [*tokens, token]
         return token
+
+
+class _Later:
+    def __init__(self, runner, jobs):
+        self._runner = runner
+        self._jobs = jobs
+        self._sampled = None
+
+    def compute(self):
+        self._sampled = self._runner._run(self._jobs)
+
+    def tokens(self):
+        while self._sampled is None:
+            self._runner.advance()
+        return self._sampled
+
+
+class LateRunner(FakeRunner):
+    """Computes each step only when its results are asked for, in the order of launch, as a device far behind does."""
+
+    def __init__(self, manager: KVCacheManager) -> None:
+        super().__init__(manager)
+        self._queue = deque()
+
+    def launch(self, step: Step):
+        """Queue a step."""
+        pending = _Later(self, self._jobs(step))
+        self._queue.append(pending.compute)
+        return pending
+
+    def poison_free_slots(self) -> None:
+        """Queue the overwriting of what nobody owns now."""
+        self._queue.append(partial(self._poison, self._free_pages()))
+
+    def advance(self) -> None:
+        """Do what was queued first."""
+        self._queue.popleft()()

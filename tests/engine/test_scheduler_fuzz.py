@@ -2,13 +2,14 @@
 
 import numpy as np
 import pytest
-from fake_model import FakeRunner, generate, tiny_manager
+from fake_model import FakeRunner, LateRunner, generate, tiny_manager
 from hypothesis import given
 from hypothesis import strategies as st
 
 from kvstead.engine import Request, Scheduler, Status
 from kvstead.prefix import Namespace
 
+RUNNERS = [FakeRunner, LateRunner]
 NAMESPACES = [Namespace(), Namespace(lora="a"), Namespace(salt="a")]
 
 
@@ -37,14 +38,15 @@ def traffic(draw):
             max_size=12,
         )
     )
-    return page_size, num_pages, options, requests, draw(st.booleans()), draw(st.sampled_from(["lru", "lfu", "mru"]))
+    policy = draw(st.sampled_from(["lru", "lfu", "mru"]))
+    return page_size, num_pages, options, requests, draw(st.booleans()), policy, draw(st.sampled_from(RUNNERS))
 
 
-def play(page_size, num_pages, options, specs, prefix_cache, policy):
+def play(page_size, num_pages, options, specs, prefix_cache, policy, make_runner):
     """Run the traffic to its end, auditing after every step; returns the requests and the scheduler."""
     manager = tiny_manager(num_pages * page_size, page_size, prefix_cache=prefix_cache, policy=policy)
     scheduler = Scheduler(manager, **options)
-    runner = FakeRunner(manager)
+    runner = make_runner(manager)
     requests = [
         Request(i, np.array(prompt), new, namespace=space, stop_tokens=stop)
         for i, (prompt, new, space, stop, _, _) in enumerate(specs)
@@ -65,9 +67,9 @@ def play(page_size, num_pages, options, specs, prefix_cache, policy):
     pytest.fail("the scheduler does not come to an end")
 
 
-def check(page_size, num_pages, options, specs, prefix_cache, policy):
+def check(page_size, num_pages, options, specs, prefix_cache, policy, make_runner):
     """What must hold when all is done."""
-    requests, scheduler = play(page_size, num_pages, options, specs, prefix_cache, policy)
+    requests, scheduler = play(page_size, num_pages, options, specs, prefix_cache, policy, make_runner)
     manager = scheduler.manager
     for request, (prompt, new, space, stop, _, aborted) in zip(requests, specs, strict=True):
         fits = -(-(len(prompt) + new - 1) // page_size) <= num_pages
@@ -115,4 +117,5 @@ def test_every_output_is_the_models_own_for_long(seed):
         for _ in range(60)
     ]
     options = {"chunk_tokens": int(rng.integers(4, 64)), "max_running": 16, "overlap": bool(rng.integers(2))}
-    check(page_size, num_pages, options, specs, prefix_cache=bool(rng.integers(2)), policy="lru")
+    runner = RUNNERS[rng.integers(2)]
+    check(page_size, num_pages, options, specs, bool(rng.integers(2)), "lru", runner)
