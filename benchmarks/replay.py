@@ -1,0 +1,27 @@
+"""The whole program on a production trace, in a process of its own."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+TRACE = Path(__file__).resolve().parents[2] / "shared" / "traces" / "mooncake_conversation.jsonl"
+OPTIONS = ["--model", "llama-3.1-8b", "--memory", "40GiB", "--page-size", "16", "--gpu", "h100-sxm", "--json"]
+
+
+def replay_figures() -> Iterator[tuple[str, float]]:
+    """Requests a second (of the replay, and with start-up and reading) and the process's peak memory in bytes."""
+    command = [str(Path(sys.executable).with_name("kvstead")), "replay", str(TRACE), *OPTIONS]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as process:
+        assert process.stdout is not None, "the output is piped"
+        summary = json.loads(process.stdout.read())
+        _, status, usage = os.wait4(process.pid, 0)
+        process.returncode = os.waitstatus_to_exitcode(status)
+    assert process.returncode == 0, "the replay ends well"
+    yield "replay requests a second", summary["requests"]["total"] / summary["wall_s"]
+    yield "replay peak bytes", usage.ru_maxrss * 1024
+    yield "replay memory us a step", summary["memory_us_per_step"]

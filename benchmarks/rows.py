@@ -1,0 +1,66 @@
+"""The rows of the table: what is measured, in which unit, and what kvstead aims at."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One figure. `scale` turns what was measured into `unit`; `least` means that more is better."""
+
+    figure: str
+    label: str
+    unit: str = "us"
+    aim: float | None = None
+    scale: float = 1.0
+    least: bool = False
+    note: str = ""
+
+    def meets(self, value: float) -> bool | None:
+        """Whether a value, in the row's unit, meets the aim; None where there is no aim."""
+        if self.aim is None:
+            return None
+        return value >= self.aim if self.least else value <= self.aim
+
+
+def _token_rows() -> list[Row]:
+    frees = [
+        Row(f"token free {how} {pool}", f"token: free 2,048 slots, {how}, pool of {pool}", aim=aim)
+        for how, aim in (("contiguous", 6), ("scattered", 40))
+        for pool in ("1M", "4M", "16M")
+    ]
+    groups = [
+        Row(f"token group {pool}", f"token: 64 requests (131k slots) in one group, pool of {pool}", aim=350)
+        for pool in ("1M", "4M")
+    ]
+    return frees + groups
+
+
+def _tree_rows() -> list[Row]:
+    return [
+        Row(f"tree {operation} {size}", f"tree of {size} prompts: {what}", aim=aim)
+        for operation, what, aim in (
+            ("match", "match", 15),
+            ("insert", "insert", 30),
+            ("evict", "evict 8,192 tokens", 1000),
+        )
+        for size in ("10k", "100k")
+    ]
+
+
+ROWS = [
+    *_token_rows(),
+    Row("paged extend", "page 16: extend 16 rows by 512", aim=20),
+    Row("paged decode", "page 16: decode 32 rows", aim=5),
+    Row("paged free_segment", "page 16: free_segment of 2,048, pool of 1M", aim=5),
+    Row("pages one", "free list: take and give 1 page", aim=1, note="vLLM 0.33.0, measured elsewhere: 0.9 us"),
+    Row("pages many", "free list: take and give 512 pages, each", "ns", 40, note="vLLM: 190 ns a block"),
+    Row("pool bytes a page", "bookkeeping of a pool of 1M pages, each", "B", 16, note="vLLM: 136 B"),
+    Row("pool ready", "pool of 1M pages ready", "ms", 5, scale=1e-3, note="vLLM: 1 s"),
+    Row("import", "import beyond torch, kernels cached", "s", 0.3),
+    *_tree_rows(),
+    Row("replay requests a second", "replay: requests a second", "1/s", 1000, least=True, note="Dynamo: 1,800-5,500"),
+    Row("replay peak bytes", "replay: peak memory of the process", "GiB", 2, scale=2.0**-30),
+    Row("replay memory us a step", "replay: memory management, a step"),
+]

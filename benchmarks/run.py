@@ -1,0 +1,65 @@
+"""`make bench`: kvstead beside SGLang, part by part in turn; prints a table and keeps it in `benchmarks/results/`."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections import defaultdict
+from datetime import date
+from pathlib import Path
+from statistics import median
+
+import machine
+from peers import sglang_python
+from replay import TRACE
+from table import render
+
+HERE = Path(__file__).resolve().parent
+ROUNDS = 3
+BOTH = ("allocators", "pools", "tree")
+OURS = ("pages", "import", "replay")
+
+
+def main() -> None:
+    load = os.getloadavg()[0]
+    if load > machine.num_cores() / 4:
+        print(f"The machine is busy (load {load:.1f}); figures of a quiet one mean more.", flush=True)
+    pythons = {"kvstead": Path(sys.executable), "sglang": sglang_python()}
+    if not TRACE.exists():
+        print("The conversation trace is not beside the project: no replay is measured.")
+    samples: dict[str, dict[str, list[float]]] = {library: defaultdict(list) for library in pythons}
+    versions: dict[str, str] = {}
+    for round_number in range(ROUNDS):
+        for part in BOTH + OURS:
+            for library, python in pythons.items():
+                if (
+                    python is None
+                    or (library != "kvstead" and part in OURS)
+                    or (part == "replay" and not TRACE.exists())
+                ):
+                    continue
+                print(f"round {round_number + 1} of {ROUNDS}: {part} of {library}", file=sys.stderr, flush=True)
+                outcome = measure(python, library, part)
+                versions |= outcome["versions"]
+                for figure, value in outcome["figures"].items():
+                    samples[library][figure].append(value)
+    medians = {library: {name: median(values) for name, values in got.items()} for library, got in samples.items()}
+    table = render(medians["kvstead"], medians["sglang"], versions, ROUNDS, load)
+    print(table)
+    target = HERE / "results" / f"{date.today().isoformat()}-{machine.label()}.md"  # noqa: DTZ011
+    target.parent.mkdir(exist_ok=True)
+    target.write_text(table)
+    print(f"Written to benchmarks/results/{target.name}", file=sys.stderr)
+
+
+def measure(python: Path, library: str, part: str) -> dict[str, dict]:
+    """One part on one side, in an interpreter of its own."""
+    command = [str(python), str(HERE / "side.py"), library, part]
+    done = subprocess.run(command, stdout=subprocess.PIPE, check=True, text=True)
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,68 @@
+"""Runs one part of the scenarios on one side and prints what it measured as one JSON object.
+
+python benchmarks/side.py kvstead|sglang allocators|pools|tree|pages|import|replay
+"""
+
+from __future__ import annotations
+
+import json
+import platform
+import sys
+import warnings
+from collections.abc import Callable, Iterator
+from importlib.metadata import version
+
+import numpy as np
+import torch
+
+from allocators import allocator_figures
+from pools import PAGES, import_seconds, page_figures, pool_figures
+from replay import replay_figures
+from tree import tree_figures
+
+Figures = Iterator[tuple[str, float]]
+
+
+def kvstead_parts() -> dict[str, Callable[[], Figures]]:
+    from kvstead.pages import FreeList  # noqa: PLC0415
+    from side_kvstead import KVSteadSide  # noqa: PLC0415 - each side's interpreter has only its own library
+
+    side = KVSteadSide()
+    names = "KVCacheManager, PagedAllocator, PrefixTree, Scheduler, TokenAllocator"
+    return {
+        "allocators": lambda: allocator_figures(side),
+        "pools": lambda: pool_figures(side),
+        "tree": lambda: tree_figures(side),
+        "pages": lambda: page_figures(FreeList(PAGES)),
+        "import": lambda: iter([("import", import_seconds(names))]),
+        "replay": replay_figures,
+    }
+
+
+def sglang_parts() -> dict[str, Callable[[], Figures]]:
+    from side_sglang import SGLangSide  # noqa: PLC0415 - as above
+
+    side = SGLangSide()
+    return {
+        "allocators": lambda: allocator_figures(side),
+        "pools": lambda: pool_figures(side),
+        "tree": lambda: tree_figures(side),
+    }
+
+
+def versions(*packages: str) -> dict[str, str]:
+    found = {"python": platform.python_version(), "torch": torch.__version__, "numpy": np.__version__}
+    return found | {package: version(package) for package in packages}
+
+
+def main(library: str, part: str) -> None:
+    warnings.simplefilter("ignore")
+    if library == "kvstead":
+        parts, found = kvstead_parts(), versions("numba")
+    else:
+        parts, found = sglang_parts(), versions("sglang")
+    print(json.dumps({"versions": found, "figures": dict(parts[part]())}))
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

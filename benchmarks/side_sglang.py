@@ -1,0 +1,127 @@
+"""SGLang 0.5.23 under the clock, in an interpreter of its own. Its defaults: no checks, plain torch paths on a CPU.
+
+On a GPU its allocators run Triton kernels instead; these figures say nothing about those.
+"""
+
+from __future__ import annotations
+
+import os
+from array import array
+from collections.abc import Sequence
+from functools import partial
+from typing import Any
+
+import numpy as np
+import torch
+
+from absent_packages import stand_in
+from sides import Call
+
+# What SGLang imports, on the way to its allocators, that is only there for a GPU.
+_GPU_ONLY = ("compressed_tensors", "gguf", "sgl_kernel", "torchvision", "tvm_ffi")
+
+# Both are read while SGLang is imported.
+os.environ["SGLANG_USE_CPU_ENGINE"] = "1"
+os.environ["SGLANG_RUST_BUILD_MODE"] = "never"
+stand_in(_GPU_ONLY)
+
+from sglang.srt.mem_cache.allocator.paged import PagedTokenToKVPoolAllocator  # noqa: E402
+from sglang.srt.mem_cache.allocator.token import TokenToKVPoolAllocator  # noqa: E402
+from sglang.srt.mem_cache.base_prefix_cache import EvictParams, InsertParams, MatchPrefixParams  # noqa: E402
+from sglang.srt.mem_cache.cache_init_params import CacheInitParams  # noqa: E402
+from sglang.srt.mem_cache.radix_cache import RadixKey  # noqa: E402
+from sglang.srt.mem_cache.unified_cache.component_type import ComponentType  # noqa: E402
+from sglang.srt.mem_cache.unified_radix_cache import UnifiedRadixCache  # noqa: E402
+
+
+class _NoStorage:
+    """In the place of the tensors that the slots index."""
+
+
+def _paged(size: int, page_size: int) -> Any:
+    return PagedTokenToKVPoolAllocator(size, page_size, torch.bfloat16, "cpu", _NoStorage(), need_sort=False)
+
+
+class SGLangTree:
+    """Its unified radix cache on one of its tree cores. Keys are arrays of int64, rows tensors."""
+
+    def __init__(self, core: str, size: int, page_size: int) -> None:
+        self._pool = _paged(size, page_size)
+        self._tree = UnifiedRadixCache(
+            CacheInitParams(
+                disable=False,
+                req_to_token_pool=None,
+                token_to_kv_pool_allocator=self._pool,
+                page_size=page_size,
+                tree_components=(ComponentType.FULL,),
+                tree_core_backend=core,
+            )
+        )
+        assert core in type(self._tree.tree_core).__name__.lower() or core == "python", "the core that was asked for"
+        self.available_size = self._pool.available_size
+
+    def alloc(self, num_tokens: int) -> torch.Tensor:
+        """Slots for tokens that are not cached yet."""
+        return self._pool.alloc(num_tokens)
+
+    def shared_slots(self, found: Any) -> torch.Tensor:
+        """The tree's own slots for what a match found."""
+        return self._tree.path_device_indices(found.last_device_node)
+
+    def row(self, shared: torch.Tensor, own: torch.Tensor) -> torch.Tensor:
+        """A request's row."""
+        return torch.cat((shared, own))
+
+    def key(self, tokens: np.ndarray) -> RadixKey:
+        """A prompt."""
+        return RadixKey(array("q", tokens.astype(np.int64).tobytes()))
+
+    def match_call(self, key: RadixKey) -> Call:
+        """Find the longest cached prefix."""
+        return partial(self._tree.match_prefix, MatchPrefixParams(key=key))
+
+    def num_matched(self, result: Any) -> int:
+        """Tokens that a match found."""
+        return result.device_prefix_len
+
+    def insert_call(self, key: RadixKey, row: torch.Tensor, num_matched: int) -> Call:
+        """Cache a whole prompt; what was matched needs no freeing as a duplicate."""
+        return partial(self._tree.insert, InsertParams(key=key, value=row, prev_prefix_len=num_matched))
+
+    def evict_call(self, num_tokens: int) -> Call:
+        """Give tokens back."""
+        return partial(self._tree.evict, EvictParams(num_tokens=num_tokens))
+
+
+class SGLangSide:
+    """SGLang with its defaults."""
+
+    names: Sequence[str] = ("rust", "python")
+
+    def token_pool(self, size: int) -> Any:
+        """Page size 1, first in, first out."""
+        return TokenToKVPoolAllocator(size, torch.bfloat16, "cpu", _NoStorage(), need_sort=False)
+
+    def paged_pool(self, size: int, page_size: int) -> Any:
+        """Last in, first out."""
+        return _paged(size, page_size)
+
+    def extend_call(self, pool: Any, prefix: torch.Tensor, seq: torch.Tensor, last: torch.Tensor) -> Call:
+        """Grow rows from `prefix` to `seq` tokens; it wants the lengths on the host and their sum as well."""
+        return partial(pool.alloc_extend, prefix, prefix, seq, seq, last, int((seq - prefix).sum()))
+
+    def decode_call(self, pool: Any, seq: torch.Tensor, last: torch.Tensor) -> Call:
+        """Grow rows by one token to `seq`."""
+        return partial(pool.alloc_decode, seq, seq, last)
+
+    def ready_call(self, num_pages: int) -> Call:
+        """Make a pool and hand out its first page."""
+        return lambda: _paged(num_pages, 1).alloc(1)
+
+    def pool_bytes(self, num_pages: int) -> int:
+        """Its list of free pages."""
+        return _paged(num_pages, 1).free_pages.untyped_storage().nbytes()
+
+    def tree(self, name: str, size: int, page_size: int) -> SGLangTree:
+        """An empty least-recently-used tree on the core called `name`."""
+        return SGLangTree(name, size, page_size)

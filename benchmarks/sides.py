@@ -1,0 +1,99 @@
+"""What a scenario needs from the library it measures. Every scenario is written once and runs on both sides.
+
+Whatever a library wants beside the data itself (its own key type, lengths on the host as well) is made before the clock
+starts: `..._call` methods return the bare call.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol
+
+import numpy as np
+import torch
+
+Call = Callable[[], Any]
+
+
+class Pool(Protocol):
+    """The allocator methods that have one name and meaning on all sides."""
+
+    def alloc(self, num_tokens: int, /) -> torch.Tensor:
+        """Whole pages of slots."""
+
+    def free(self, slots: torch.Tensor, /) -> None:
+        """Slots in any order."""
+
+    def free_segment(self, slots: torch.Tensor, /, *, start_pos: int) -> None:
+        """A stretch of a row."""
+
+    def free_group_begin(self) -> None:
+        """Frees wait from here on."""
+
+    def free_group_end(self) -> None:
+        """They take effect."""
+
+    def available_size(self) -> int:
+        """Tokens that can be allocated."""
+
+
+class AllocatorSide(Protocol):
+    """Makes pools, and the calls whose signatures differ."""
+
+    def token_pool(self, size: int) -> Pool:
+        """Page size 1, first in, first out."""
+
+    def paged_pool(self, size: int, page_size: int) -> Pool:
+        """Last in, first out."""
+
+    def extend_call(self, pool: Pool, prefix: torch.Tensor, seq: torch.Tensor, last: torch.Tensor) -> Call:
+        """Grow rows from `prefix` to `seq` tokens."""
+
+    def decode_call(self, pool: Pool, seq: torch.Tensor, last: torch.Tensor) -> Call:
+        """Grow rows by one token to `seq`."""
+
+    def ready_call(self, num_pages: int) -> Call:
+        """Make a pool and hand out its first page."""
+
+    def pool_bytes(self, num_pages: int) -> int:
+        """Bookkeeping of a pool of that many pages."""
+
+
+class Tree(Protocol):
+    """A prefix tree over a pool of its own."""
+
+    def alloc(self, num_tokens: int) -> Any:
+        """Slots for tokens that are not cached yet."""
+
+    def shared_slots(self, found: Any) -> Any:
+        """The tree's own slots for what a match found."""
+
+    def row(self, shared: Any, own: Any) -> Any:
+        """A request's row: the tree's slots for what was found, then its own."""
+
+    def key(self, tokens: np.ndarray) -> Any:
+        """A prompt in the tree's own type."""
+
+    def match_call(self, key: Any) -> Call:
+        """Find the longest cached prefix."""
+
+    def num_matched(self, result: Any) -> int:
+        """Tokens that a match found."""
+
+    def insert_call(self, key: Any, row: Any, num_matched: int) -> Call:
+        """Cache a whole prompt, of which `num_matched` tokens are cached and hold the tree's own slots."""
+
+    def evict_call(self, num_tokens: int) -> Call:
+        """Give at least that many tokens back."""
+
+    def available_size(self) -> int:
+        """Tokens that can be allocated."""
+
+
+class TreeSide(Protocol):
+    """Makes trees. `names` are the kinds it has, the one it uses by default first."""
+
+    names: Sequence[str]
+
+    def tree(self, name: str, size: int, page_size: int) -> Tree:
+        """An empty least-recently-used tree of a kind in `names`."""

@@ -1,0 +1,61 @@
+"""The figures of a run as Markdown."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import date
+
+import machine
+from rows import ROWS, Row
+
+Figures = Mapping[str, float]
+
+_METHOD = """
+Each part of the scenarios runs {rounds} times in interpreters of its own, kvstead and SGLang in turn; a figure is the
+median of those rounds, and each of them the median of many single timed calls with the garbage collector off. kvstead's
+checks are on, as always; SGLang has its defaults (no checks, plain torch paths on a CPU; on a GPU it runs other code).
+Slots and lengths come as torch tensors on both sides; keys of the trees come in each one's own type. Token pools are
+free but for what is measured, so SGLang's cost, which follows the length of its free list, is at its highest there.
+SGLang's tree is its unified radix cache on the Rust core, with the Python core in brackets. Prompts have 512 tokens,
+half of them shared by four prompts on average; measured ones are fresh, their first half cached. 1M is 2**20.
+""".strip()
+
+
+def render(ours: Figures, theirs: Figures, versions: Mapping[str, str], rounds: int, load: float) -> str:
+    """A heading, what it ran on, the table, and how it was measured."""
+    built = ", ".join(f"{name} {number}" for name, number in versions.items())
+    place = f"{machine.num_cores()} cores of {machine.cpu_model()}, load {load:.1f} at the start"
+    lines = [f"# Benchmarks, {date.today().isoformat()}", "", f"{place}; kvstead {machine.commit()}, {built}.", ""]  # noqa: DTZ011
+    head = ["operation", "kvstead", *(["SGLang", "ratio"] if theirs else []), "aim", "met", ""]
+    lines += [_line(head), _line(["---"] + ["---:"] * (len(head) - 2) + ["---"])]
+    lines += [_line(_cells(row, ours, theirs)) for row in ROWS if row.figure in ours]
+    return "\n".join([*lines, "", _METHOD.format(rounds=rounds), ""])
+
+
+def _cells(row: Row, ours: Figures, theirs: Figures) -> list[str]:
+    value = ours[row.figure] * row.scale
+    meets = row.meets(value)
+    verdict = "" if meets is None else "yes" if meets else f"{max(value / row.aim, row.aim / value):.1f}x off"
+    aim = "" if row.aim is None else f"{'>=' if row.least else '<='} {row.aim:,g} {row.unit}"
+    return [row.label, _quantity(value, row.unit), *_peer_cells(row, ours, theirs), aim, verdict, row.note]
+
+
+def _peer_cells(row: Row, ours: Figures, theirs: Figures) -> list[str]:
+    if not theirs:
+        return []
+    if row.figure not in theirs:
+        return ["", ""]
+    cell = _quantity(theirs[row.figure] * row.scale, row.unit)
+    if (python_core := f"{row.figure} python") in theirs:
+        cell += f" ({_quantity(theirs[python_core] * row.scale, row.unit)})"
+    return [cell, f"{theirs[row.figure] / ours[row.figure]:.1f}x"]
+
+
+def _quantity(value: float, unit: str) -> str:
+    """Three digits."""
+    digits = 0 if value >= 100 else 1 if value >= 10 else 2
+    return f"{value:,.{digits}f} {unit}"
+
+
+def _line(cells: list[str]) -> str:
+    return f"| {' | '.join(cells)} |"
