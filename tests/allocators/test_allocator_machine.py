@@ -243,6 +243,4 @@ class TokenMachine(AllocatorMachine):
 
 TestPagedAllocator = AllocatorMachine.TestCase
 TestTokenAllocator = TokenMachine.TestCase
-TestPagedAllocator.settings = TestTokenAllocator.settings = settings(
-    stateful_step_count=40, max_examples=3 * settings().max_examples
-)
+TestPagedAllocator.settings = TestTokenAllocator.settings = settings(stateful_step_count=40)

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kvstead.allocators import PagedAllocator, TokenAllocator
-from kvstead.errors import InvalidSize
+from kvstead.errors import InvalidSize, UseAfterFree
 
 page_sizes = st.sampled_from(PAGE_SIZES)
 orders = st.sampled_from(ORDERS)
@@ -115,6 +115,47 @@ def test_decode_is_extend_by_one(started, tagged):
     owners = list(range(5, 5 + len(seq))) if tagged else None
     assert torch.equal(allocator.alloc_decode(seq, last, owners), other.alloc_extend(prefix, seq, last, owners))
     assert snapshot(allocator) == snapshot(other)
+
+
+@given(started_rows())
+def test_decoding_rows_of_a_table_is_decoding(started):
+    """Rows of a table grow as rows handed in do: the same slots, tags and books, and the table holds them."""
+    allocator, lengths, last = started
+    other = PagedAllocator(allocator.size, allocator.page_size, order=allocator._free_list.order)
+    other._free_list = copy_of(allocator._free_list)
+    rows = np.arange(len(lengths))[::-1] + 1
+    table = np.full((len(lengths) + 1, max(lengths, default=0) + 1), -1)
+    table_lengths = np.array([0, *lengths[::-1]])
+    for row, length, slot in zip(rows, lengths, last, strict=True):
+        table[row, max(length - 1, 0)] = slot
+    tags = np.arange(5, 5 + len(lengths), dtype=np.int32)
+    expected = other.alloc_decode([length + 1 for length in lengths], last, tags)
+    before = table.copy()
+    out = allocator.alloc_decode_rows(table, table_lengths, rows, tags)
+    assert out.tolist() == expected.tolist()
+    assert snapshot(allocator) == snapshot(other)
+    assert table_lengths.tolist() == [0, *[length + 1 for length in lengths[::-1]]]
+    before[rows, lengths] = out
+    assert (table == before).all()
+
+
+@pytest.mark.parametrize("page_size", [size for size in PAGE_SIZES if size > 1])
+def test_rows_of_a_table_fail_as_a_whole(page_size):
+    """A short pool is None, a row whose page is gone raises; table and books stay as they were."""
+    allocator = PagedAllocator(3 * page_size, page_size)
+    slots = allocator.alloc(2 * page_size).numpy()
+    table = np.zeros((3, page_size + 1), dtype=np.int64)
+    table[0, :page_size], table[1, 0] = slots[:page_size], slots[page_size]
+    lengths = np.array([page_size, 1, 0])
+    rows, tags = np.arange(3), np.zeros(3, dtype=np.int32)
+    before = snapshot(allocator), table.tolist(), lengths.tolist()
+    assert allocator.alloc_decode_rows(table, lengths, rows, tags) is None
+    assert (snapshot(allocator), table.tolist(), lengths.tolist()) == before
+    allocator.free(slots[page_size:])
+    before = snapshot(allocator), table.tolist(), lengths.tolist()
+    with pytest.raises(UseAfterFree, match="row 1 "):
+        allocator.alloc_decode_rows(table, lengths, rows, tags)
+    assert (snapshot(allocator), table.tolist(), lengths.tolist()) == before
 
 
 def copy_of(pool):
