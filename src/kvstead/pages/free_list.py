@@ -158,11 +158,12 @@ class FreeList:
 
     def _parking(self, num_pages: int) -> IntArray:
         """Room for the ids of pages about to be parked. A lot that is outgrown lives on in the views of it."""
-        start = self._lot_used if self.table.num_parked else 0
-        if start + num_pages > self._lot.size:
-            self._lot = np.empty(2 * (start + num_pages), dtype=np.int64)
-        self._lot_used = start + num_pages
-        return self._lot[start : self._lot_used]
+        if not self.table.num_parked:
+            self._lot_used = 0
+        end = self._lot_used + num_pages
+        if end > self._lot.size:
+            self._lot = np.empty(2 * end, dtype=np.int64)
+        return self._lot[self._lot_used : end]
 
     def _move(self, pages: IntArray, before: int, after: int, ring: IntArray, start: int) -> None:
         bad = host.move(self.table.state, pages, before, after, ring, start)
@@ -187,6 +188,7 @@ class FreeList:
         self._queue.listed(ring, num_pages)
 
     def _parked(self, pages: IntArray) -> IntArray:
+        self._lot_used += pages.size  # only now: a refused call, or many slots of few pages, use up no more than that
         self.table.num_live -= pages.size
         self.table.num_parked += pages.size
         return pages
