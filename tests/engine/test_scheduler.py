@@ -1,0 +1,154 @@
+"""The scheduler call by call."""
+
+import numpy as np
+import pytest
+from fake_model import FakeRunner, generate, tiny_manager
+
+from kvstead.engine import Request, Scheduler, Status
+from kvstead.errors import InvalidSize, RequestError
+
+
+def prompt_of(length, first=0):
+    return np.concatenate([[first], np.arange(length - 1) % 5]).astype(np.int64)
+
+
+@pytest.mark.parametrize(
+    ("options", "num_rows"),
+    [({"chunk_tokens": 0}, 4), ({"max_running": 0}, 4), ({"decode_headroom": -1}, 4), ({}, 0)],
+)
+def test_limits_below_one_are_refused(options, num_rows):
+    """A scheduler that could never run anything is not built."""
+    with pytest.raises(InvalidSize, match="1 or more"):
+        Scheduler(tiny_manager(8, max_requests=num_rows), **options)
+
+
+@pytest.mark.parametrize(
+    "request_of",
+    [
+        lambda: Request(0, np.empty(0, dtype=np.int64), 1),
+        lambda: Request(0, np.array([1, -1]), 1),
+        lambda: Request(0, np.array([2**31]), 1),
+        lambda: Request(0, np.array([1]), 0),
+        lambda: Request(0, np.array([1]), -3),
+    ],
+)
+def test_requests_that_are_none_are_refused(request_of):
+    """No prompt, no token ids or nothing to generate: an error, and nothing waits."""
+    scheduler = Scheduler(tiny_manager(8))
+    request = request_of()
+    with pytest.raises(RequestError):
+        scheduler.add(request)
+    assert scheduler.is_idle
+    assert request.status is Status.WAITING
+
+
+@pytest.mark.parametrize("when", ["waiting", "running", "finished", "aborted", "rejected"])
+def test_request_added_twice_is_refused(when):
+    """Whatever became of it the first time."""
+    manager = tiny_manager(8)
+    scheduler = Scheduler(manager)
+    request = Request(0, prompt_of(3), 99 if when == "rejected" else 2)
+    scheduler.add(request)
+    runner = FakeRunner(manager)
+    for _ in range({"running": 1, "finished": 2}.get(when, 0)):
+        scheduler.step(runner)
+    if when == "aborted":
+        scheduler.abort(request)
+    status = request.status
+    with pytest.raises(RequestError, match="new request"):
+        scheduler.add(request)
+    assert request.status is status
+    assert len(scheduler.waiting) == (when == "waiting")
+
+
+def test_abort_of_a_request_never_added_forgets_it():
+    """It is marked, holds nothing, and cannot be added afterwards."""
+    scheduler = Scheduler(tiny_manager(8))
+    request = Request(0, prompt_of(3), 2)
+    scheduler.abort(request)
+    assert request.status is Status.ABORTED
+    with pytest.raises(RequestError):
+        scheduler.add(request)
+    assert scheduler.is_idle
+
+
+@pytest.mark.parametrize("overlap", [True, False])
+def test_abort_of_the_first_in_the_queue_unblocks_the_next(overlap):
+    """The one that found no room was the obstacle; without it the next is admitted in the next step."""
+    manager = tiny_manager(10)
+    scheduler = Scheduler(manager, decode_headroom=0, overlap=overlap)
+    runner = FakeRunner(manager)
+    runs, blocks, small = (Request(i, prompt_of(length, i), 3) for i, length in enumerate((5, 8, 2)))
+    for request in (runs, blocks, small):
+        scheduler.add(request)
+    scheduler.step(runner)
+    assert [r.status for r in (runs, blocks, small)] == [Status.DECODE, Status.WAITING, Status.WAITING]
+    scheduler.abort(blocks)
+    scheduler.step(runner)
+    assert small.status is Status.DECODE
+    while not scheduler.is_idle:
+        scheduler.step(runner)
+    assert (runs.output.tolist(), small.output.tolist()) == (generate(runs.prompt, 3), generate(small.prompt, 3))
+
+
+def test_steps_are_processed_in_order_with_a_token_each():
+    """A step that comes twice or too early, or with other than its tokens, changes nothing."""
+    manager = tiny_manager(32, 4)
+    scheduler = Scheduler(manager, overlap=True)
+    for i in range(2):
+        scheduler.add(Request(i, prompt_of(4, i), 5))
+    first, second = scheduler.schedule(), scheduler.schedule()
+    for step, tokens in ((second, [1, 1]), (first, [1]), (first, [1, 1, 1]), (first, [])):
+        before = manager.stats(), manager.num_tokens.tolist()
+        with pytest.raises(RequestError):
+            scheduler.process(step, tokens)
+        assert (manager.stats(), manager.num_tokens.tolist()) == before
+    assert [r.request_id for r in scheduler.process(first, [1, 2]).started] == [0, 1]
+    with pytest.raises(RequestError, match="in order"):
+        scheduler.process(first, [1, 2])
+    assert scheduler.process(second, [1, 2]).started == []
+    manager.audit()
+
+
+@pytest.mark.parametrize("chunk_tokens", [1, 3, 8, 100])
+@pytest.mark.parametrize("max_running", [1, 2, 9])
+@pytest.mark.parametrize("overlap", [True, False])
+def test_steps_keep_the_limits(chunk_tokens, max_running, overlap):
+    """Prompts never get more tokens of a step than decoding leaves, nor more requests the memory than may run."""
+    manager = tiny_manager(256, 4, max_requests=8)
+    scheduler = Scheduler(manager, chunk_tokens=chunk_tokens, max_running=max_running, overlap=overlap)
+    runner = FakeRunner(manager)
+    requests = [Request(i, prompt_of(7, i), 6) for i in range(6)]
+    for request in requests:
+        scheduler.add(request)
+    order = []
+    while not scheduler.is_idle:
+        outcome = scheduler.step(runner)
+        assert scheduler.num_running <= min(max_running, 8)
+        if outcome is not None:
+            step = outcome.step
+            chunks = sum(chunk.end - chunk.start for chunk in step.chunks)
+            assert chunks <= max(0, chunk_tokens - step.rows.size)
+            order += [request.request_id for request in outcome.started]
+    assert order == list(range(6))
+    assert [request.output.tolist() for request in requests] == [generate(r.prompt, 6) for r in requests]
+
+
+def test_what_the_cache_held_is_told_once():
+    """`num_cached` is that of the first admission, also when a retracted request finds its own prefix again."""
+    manager = tiny_manager(16, 2)
+    scheduler = Scheduler(manager, decode_headroom=0)
+    runner = FakeRunner(manager)
+    first = Request(0, prompt_of(6), 1)
+    scheduler.add(first)
+    scheduler.step(runner)
+    again = [Request(1 + i, np.concatenate([prompt_of(6), [i, i]]), 5) for i in range(3)]
+    for request in again:
+        scheduler.add(request)
+    while not scheduler.is_idle:
+        scheduler.step(runner)
+        manager.audit()
+    assert scheduler.num_retractions > 0
+    assert (first.num_cached, [request.num_cached for request in again]) == (0, [6, 6, 6])
+    for request in again:
+        assert request.output.tolist() == generate(request.prompt, 5)
