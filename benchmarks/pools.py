@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -9,7 +10,7 @@ from statistics import median
 from typing import Protocol
 
 from sides import AllocatorSide
-from timing import collector_off, median_of, microseconds, microseconds_each
+from timing import median_of, microseconds, microseconds_each
 
 PAGES = 1 << 20
 
@@ -39,21 +40,20 @@ def pool_figures(side: AllocatorSide) -> Iterator[tuple[str, float]]:
 
 def page_figures(pages: Pages) -> Iterator[tuple[str, float]]:
     """Microseconds to take one page and give it back; nanoseconds a page of 512."""
-    for num_pages, figure in ((1, "pages one"), (512, "pages many")):
+    yield "pages one", take_and_give(pages, 1)
+    yield "pages many", take_and_give(pages, 512) * 1000 / 512
 
-        def sample(num_pages: int = num_pages) -> float:
-            with collector_off():
-                return microseconds_each(lambda: pages.give(pages.take(num_pages)), times=1000)
 
-        spent = median(sample() for _ in range(15))
-        yield figure, spent if num_pages == 1 else spent * 1000 / num_pages
+def take_and_give(pages: Pages, num_pages: int) -> float:
+    """Microseconds a pair of calls."""
+    return median_of(lambda: microseconds_each(lambda: pages.give(pages.take(num_pages)), times=100), repeats=300)
 
 
 def import_seconds(names: str) -> float:
-    """What importing kvstead takes once torch is there and the compiled kernels are cached on disk."""
-    program = _IMPORT.format(names=names)
+    """What importing kvstead takes once torch is there and all that can be cached is cached on disk."""
+    command = [sys.executable, "-c", _IMPORT.format(names=names)]
+    caching = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
     seconds = [
-        float(subprocess.run([sys.executable, "-c", program], check=True, capture_output=True, text=True).stdout)
-        for _ in range(6)
+        float(subprocess.run(command, check=True, capture_output=True, text=True, env=caching).stdout) for _ in range(6)
     ]
     return median(seconds[1:])

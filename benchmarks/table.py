@@ -12,12 +12,13 @@ Figures = Mapping[str, float]
 
 _METHOD = """
 Each part of the scenarios runs {rounds} times in interpreters of its own, kvstead and SGLang in turn; a figure is the
-median of those rounds, and each of them the median of many single timed calls with the garbage collector off. kvstead's
-checks are on, as always; SGLang has its defaults (no checks, plain torch paths on a CPU; on a GPU it runs other code).
-Slots and lengths come as torch tensors on both sides; keys of the trees come in each one's own type. Token pools are
-free but for what is measured, so SGLang's cost, which follows the length of its free list, is at its highest there.
-SGLang's tree is its unified radix cache on the Rust core, with the Python core in brackets. Prompts have 512 tokens,
-half of them shared by four prompts on average; measured ones are fresh, their first half cached. 1M is 2**20.
+median of those rounds, and each of them the median of many single timed calls with the garbage collector off.
+kvstead's checks are on, as always; SGLang has its defaults (no checks, plain torch paths on a CPU; on a GPU it runs
+other code) and torch's threads, one or all, whichever are faster for it. Slots and lengths come as torch tensors on
+both sides; keys of the trees come in each one's own type. Token pools are free but for what is measured, so SGLang's
+cost, which follows the length of its free list, is at its highest there. SGLang's tree is its unified radix cache on
+the Rust core, with the Python core in brackets. Prompts have 512 tokens, half of them shared by four prompts on
+average; measured ones are fresh, their first half cached. 1M is 2**20.
 """.strip()
 
 
