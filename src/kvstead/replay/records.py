@@ -230,5 +230,5 @@ class Recorder:
         )
         if len(self._timeline) >= 2 * _TIMELINE_POINTS:
             self._timeline = self._timeline[::2]
-            self._gap *= 2
+            self._gap = max(2 * self._gap, self._clock / _TIMELINE_POINTS)  # steps may be longer than the gap
         self._next_sample = self._clock + self._gap
