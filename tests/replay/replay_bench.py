@@ -1,0 +1,54 @@
+"""What the tests of both replays share: a tiny model, a linear cost, and reuse counted without a tree."""
+
+from kvstead.engine import KVCacheManager
+from kvstead.model import ModelLayout
+
+TOKEN_BYTES = 32
+
+
+class LinearCost:
+    """So much for a step, for each computed token, each token read and each attended pair; eighths add up exactly."""
+
+    def __init__(self, step=1.0, token=0.25, read=0.125, pair=0.125):
+        self.step, self.token, self.read, self.pair = step, token, read, pair
+
+    def seconds(self, num_tokens, kv_tokens_read, attention_pairs):
+        """A sum."""
+        return self.step + self.token * num_tokens + self.read * kv_tokens_read + self.pair * attention_pairs
+
+
+def tiny_manager(num_slots, page_size=1, max_length=256, **options):
+    """Books alone, at 32 bytes a token."""
+    config = {
+        "model_type": "llama",
+        "num_hidden_layers": 2,
+        "hidden_size": 8,
+        "num_attention_heads": 2,
+        "num_key_value_heads": 1,
+        "head_dim": 4,
+        "vocab_size": 5,
+        "intermediate_size": 8,
+    }
+    layout = ModelLayout.from_config(config, name="tiny")
+    options = {"max_requests": 8, "storage": False, **options}
+    return KVCacheManager(layout, num_slots=num_slots, page_size=page_size, max_length=max_length, **options)
+
+
+def reused_tokens(trace, page_size):
+    """Tokens that an endless cache in pages finds when requests come one by one: whole pages, but not the last token.
+
+    Counted on the prompts alone: no generated token is ever matched, since its id is of a range of its own.
+    """
+    seen = set()
+    hits = 0
+    for request in range(len(trace)):
+        prompt = tuple(trace.prompt_tokens(request).tolist())
+        stops = range(page_size, len(prompt) + 1, page_size)
+        found = 0
+        for stop in stops:
+            if stop == len(prompt) or prompt[:stop] not in seen:
+                break
+            found = stop
+        hits += found
+        seen.update(prompt[:stop] for stop in stops)
+    return hits
