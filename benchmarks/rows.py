@@ -54,7 +54,7 @@ ROWS = [
     Row("paged extend", "page 16: extend 16 rows by 512", aim=20),
     Row("paged decode", "page 16: decode 32 rows", aim=5),
     Row("paged free_segment", "page 16: free_segment of 2,048, pool of 1M", aim=5),
-    Row("pages one", "free list: take and give 1 page", aim=1, note="vLLM 0.33.0, measured elsewhere: 0.9 us"),
+    Row("pages one", "free list: take and give 1 page", aim=1, note="vLLM 0.33.0: 0.9 us"),
     Row("pages many", "free list: take and give 512 pages, each", "ns", 40, note="vLLM: 190 ns a block"),
     Row("pool bytes a page", "bookkeeping of a pool of 1M pages, each", "B", 16, note="vLLM: 136 B"),
     Row("pool ready", "pool of 1M pages ready", "ms", 5, scale=1e-3, note="vLLM: 1 s"),

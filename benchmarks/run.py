@@ -18,6 +18,8 @@ from table import render
 
 HERE = Path(__file__).resolve().parent
 ROUNDS = 3
+# glibc keeps what is freed. Else each copy of a long free list, which only the peer makes, is mostly page faults.
+KEEP_FREED = {"MALLOC_MMAP_MAX_": "0", "MALLOC_TRIM_THRESHOLD_": str(1 << 34)}
 BOTH = ("allocators", "pools", "tree")
 OURS = ("pages", "import", "replay")
 
@@ -57,7 +59,8 @@ def main() -> None:
 def measure(python: Path, library: str, part: str) -> dict[str, dict]:
     """One part on one side, in an interpreter of its own."""
     command = [str(python), str(HERE / "side.py"), library, part]
-    done = subprocess.run(command, stdout=subprocess.PIPE, check=True, text=True)
+    settings = KEEP_FREED if part == "allocators" else {}
+    done = subprocess.run(command, stdout=subprocess.PIPE, check=True, text=True, env=os.environ | settings)
     return json.loads(done.stdout.splitlines()[-1])
 
 

@@ -16,7 +16,6 @@ import torch
 
 from absent_packages import stand_in
 from sides import Call
-from timing import median_of, microseconds
 
 # What SGLang imports, on the way to its allocators, that is only there for a GPU.
 _GPU_ONLY = ("compressed_tensors", "gguf", "sgl_kernel", "torchvision", "tvm_ffi")
@@ -94,24 +93,13 @@ class SGLangTree:
         return partial(self._tree.evict, EvictParams(num_tokens=num_tokens))
 
 
-def _choose_threads() -> None:
-    """Give torch one thread or all of them, whichever concatenates a free list faster on this machine at this time."""
-    pages, freed = torch.arange(1 << 20), torch.arange(2048)
-
-    def spent(num_threads: int) -> float:
-        torch.set_num_threads(num_threads)
-        return median_of(lambda: microseconds(lambda: torch.cat((pages, freed))), repeats=40)
-
-    torch.set_num_threads(min((torch.get_num_threads(), 1), key=spent))
-
-
 class SGLangSide:
-    """SGLang with its defaults, and the thread count that suits it."""
+    """SGLang with its defaults."""
 
     names: Sequence[str] = ("rust", "python")
 
     def __init__(self) -> None:
-        _choose_threads()
+        torch.set_num_threads(1)  # as its model runner does where there is a GPU
 
     def token_pool(self, size: int) -> Any:
         """Page size 1, first in, first out."""

@@ -11,14 +11,16 @@ from rows import ROWS, Row
 Figures = Mapping[str, float]
 
 _METHOD = """
-Each part of the scenarios runs {rounds} times in interpreters of its own, kvstead and SGLang in turn; a figure is the
-median of those rounds, and each of them the median of many single timed calls with the garbage collector off.
-kvstead's checks are on, as always; SGLang has its defaults (no checks, plain torch paths on a CPU; on a GPU it runs
-other code) and torch's threads, one or all, whichever are faster for it. Slots and lengths come as torch tensors on
-both sides; keys of the trees come in each one's own type. Token pools are free but for what is measured, so SGLang's
-cost, which follows the length of its free list, is at its highest there. SGLang's tree is its unified radix cache on
-the Rust core, with the Python core in brackets. Prompts have 512 tokens, half of them shared by four prompts on
-average; measured ones are fresh, their first half cached. 1M is 2**20.
+Each part of the scenarios runs {rounds} times, each in an interpreter of its own, kvstead and SGLang in turn; a
+figure is the median of those rounds, and each of them the median of many single timed calls with the garbage
+collector off. kvstead's checks are on, as always; SGLang has its defaults (no checks, plain torch paths on a CPU; on
+a GPU it runs other code) and one thread of torch, as where it serves. Slots and lengths come as torch tensors on both
+sides; keys of the trees come in each one's own type. Freed memory stays with the process while allocators are
+measured, so that copies of SGLang's free list cause no page faults. Token pools are free but for what is measured, so
+SGLang's cost, which follows the length of its free list, is at its highest there. SGLang's tree is its unified radix
+cache on the Rust core, with the Python core in brackets. Prompts have 512 tokens, half of them shared by four prompts
+on average; measured ones are fresh, their first half cached. 1M is 2**20. The last column quotes other peers from an
+earlier run on such a machine; they are not part of this one.
 """.strip()
 
 
