@@ -31,3 +31,16 @@ def test_many_slots_of_few_pages_use_the_room_of_the_pages():
     parkings = [pool.park_slots(part, 16) for part in slots.reshape(-1, 32)]
     assert pool._lot_used == 64
     assert np.concatenate(parkings).tolist() == list(range(1, 65))
+
+
+def test_room_is_used_anew_once_nothing_is_parked():
+    """Group after group, the room for parked ids is that of one group."""
+    pool = FreeList(64)
+    pages = pool.take(64)
+    sizes = set()
+    for _ in range(50):
+        parkings = [pool.park(part) for part in pages.reshape(4, 16)]
+        for parking in parkings:
+            pool.restore(parking)
+        sizes.add(pool._lot.size)
+    assert max(sizes) <= 2 * 64
