@@ -1,0 +1,31 @@
+"""The README's examples do what it says."""
+
+import re
+
+import pytest
+from paths import ROOT
+
+from kvstead.errors import DoubleFree
+
+BLOCKS = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), flags=re.DOTALL)
+
+
+def test_slots_example_prints_and_refuses_what_the_readme_shows(capsys):
+    """The allocator example parks 7 pages, and its last line is refused with the words that follow it."""
+    code, said = re.split(r"(?=# DoubleFree: )", BLOCKS[0])
+    with pytest.raises(DoubleFree) as caught:
+        exec(code, {})  # noqa: S102 - the README's own code
+    assert capsys.readouterr().out == "1048464 112\n"
+    assert "# 1048464 112" in code
+    words = " ".join(line.removeprefix("#").strip() for line in said.splitlines())
+    assert words == f"DoubleFree: {caught.value}"
+
+
+def test_manager_example_prints_what_the_readme_shows(capsys):
+    """The manager example finds 96 of 100 tokens the second time."""
+    assert len(BLOCKS) == 2
+    exec(BLOCKS[1], {})  # noqa: S102 - the README's own code
+    found, by_state = capsys.readouterr().out.splitlines()
+    assert found == "96"
+    assert "# 96" in BLOCKS[1]
+    assert list(eval(by_state)) == ["live", "cached", "parked", "free", "padding"]  # noqa: S307 - printed just above
