@@ -3,9 +3,9 @@
 import re
 
 import pytest
-from paths import ROOT
 
 from kvstead.errors import DoubleFree
+from paths import ROOT
 
 BLOCKS = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), flags=re.DOTALL)
 
