@@ -11,8 +11,8 @@ demo: $(VENV)/.runtime  ## replay the bundled sample trace
 
 test: lint  ## everything CI runs
 	$(BIN)/python -m coverage erase
-	$(PYTEST) --cov --cov-report=
-	NUMBA_DISABLE_JIT=1 $(PYTEST) --cov --cov-append --cov-report= tests/kernels
+	$(PYTEST) --cov --cov-report= --cov-fail-under=0
+	NUMBA_DISABLE_JIT=1 $(PYTEST) --cov --cov-append --cov-report= --cov-fail-under=0 tests/kernels
 	$(BIN)/python -m coverage report
 
 lint: $(STAMP)
