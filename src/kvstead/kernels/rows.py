@@ -8,7 +8,7 @@ import numpy as np
 from numba import types
 from numpy.typing import NDArray
 
-from kvstead.kernels.host import CLAIMED, FAULT_NONE, LIVE, VERDICT, Verdict, claim_last_page
+from kvstead.kernels.host import CLAIMED, LIVE, VERDICT, Verdict, decode_slots
 from kvstead.kernels.jit import I32, I64, U8, IntArray, StateArray, TagArray, i64, kernel
 
 Table: TypeAlias = NDArray[np.int64]  # [rows, width]
@@ -49,25 +49,13 @@ def next_slots(
     state: StateArray, slots: Table, lengths: IntArray, rows: IntArray, page_size: int, out: IntArray
 ) -> Verdict:
     """`decode_slots` for rows of a table: the next slot of each where its last page has room, else -1."""
-    fault = FAULT_NONE
-    num_pages = 0
-    done = 0
+    seq_lens = np.empty(rows.size, dtype=np.int64)
+    last_locs = np.empty(rows.size, dtype=np.int64)
     for i in range(rows.size):
         length = lengths[rows[i]]
-        last = slots[rows[i], length - 1] if length > 0 else -1
-        fault = claim_last_page(state, length, last, page_size)
-        if fault != FAULT_NONE:
-            break
-        if length % page_size == 0:
-            out[i] = -1
-            num_pages += 1
-        else:
-            out[i] = last + 1
-        done += 1
-    for i in range(done):
-        if out[i] >= 0:
-            state[out[i] // page_size] = LIVE
-    return fault, done, rows.size, num_pages
+        seq_lens[i] = length + 1
+        last_locs[i] = slots[rows[i], length - 1] if length > 0 else -1
+    return decode_slots(state, seq_lens, last_locs, page_size, out)
 
 
 @kernel(types.void(I32, _T64, I64, I64, I32, I64, i64, I64))
