@@ -152,3 +152,92 @@ def test_what_the_cache_held_is_told_once():
     assert (first.num_cached, [request.num_cached for request in again]) == (0, [6, 6, 6])
     for request in again:
         assert request.output.tolist() == generate(request.prompt, 5)
+
+
+@pytest.mark.parametrize("overlap", [True, False])
+@pytest.mark.parametrize("chunk_tokens", [2, 100])
+def test_no_token_is_computed_that_nobody_asked_for(overlap, chunk_tokens):
+    """Without stop tokens a request computes each token but its last, once, also when steps overlap."""
+    manager = tiny_manager(64, 4)
+    scheduler = Scheduler(manager, chunk_tokens=chunk_tokens, overlap=overlap)
+    runner = FakeRunner(manager)
+    lengths = [(3, 1), (4, 2), (6, 7)]
+    for i, (prompt, new) in enumerate(lengths):
+        scheduler.add(Request(i, prompt_of(prompt, i), new))
+    computed = 0
+    while not scheduler.is_idle:
+        outcome = scheduler.step(runner)
+        computed += outcome.step.num_tokens if outcome else 0
+    assert computed == sum(prompt + new - 1 for prompt, new in lengths)
+
+
+def test_retracted_request_is_the_next_to_come_back():
+    """It stands in front of those that have waited all the time."""
+    manager = tiny_manager(12)
+    scheduler = Scheduler(manager, decode_headroom=0)
+    runner = FakeRunner(manager)
+    requests = [Request(i, prompt_of(4, i), 5) for i in range(4)]
+    for request in requests:
+        scheduler.add(request)
+    started, ended = [], []
+    while not scheduler.is_idle:
+        outcome = scheduler.step(runner)
+        started += outcome.started
+        ended += outcome.ended
+        if requests[2].num_retractions and requests[2].status is Status.WAITING:
+            assert scheduler.waiting[-1] is requests[3]
+    assert requests[2].num_retractions > 0
+    assert started == ended == requests
+
+
+@pytest.mark.parametrize("page_size", [1, 2, 4])
+@pytest.mark.parametrize("overlap", [True, False])
+def test_what_an_aborted_request_generated_is_not_cached(page_size, overlap):
+    """Its prompt stays, since others may have found it; nothing is added at its end."""
+    manager = tiny_manager(64, page_size)
+    scheduler = Scheduler(manager, overlap=overlap)
+    runner = FakeRunner(manager)
+    request = Request(0, prompt_of(8), 40)
+    scheduler.add(request)
+    for _ in range(12):
+        scheduler.step(runner)
+    scheduler.abort(request)
+    scheduler.step(runner)
+    assert scheduler.is_idle
+    assert request.output.size >= 10
+    assert manager.tree.evictable_tokens == 8
+    manager.audit()
+
+
+@pytest.mark.parametrize("page_size", [2, 4])
+def test_prompt_goes_on_in_its_last_page_without_room(page_size):
+    """Where no page can be had, a chunk still fills the page that its request holds."""
+    manager = tiny_manager(6 * page_size, page_size)
+    scheduler = Scheduler(manager, chunk_tokens=page_size + 1)
+    runner = FakeRunner(manager)
+    scheduler.add(Request(0, prompt_of(3 * page_size), 1))
+    scheduler.step(runner)
+    other = manager.match(prompt_of(1, 9)).row
+    manager.extend([other], [4 * page_size])
+    assert manager.room() == 0
+    chunk = scheduler.schedule().chunks[0]
+    assert (chunk.start, chunk.end) == (page_size + 1, 2 * page_size)
+
+
+def test_frees_wait_for_the_end_of_a_step(monkeypatch):
+    """While results are processed what comes back is parked, and free when all are."""
+    manager = tiny_manager(8, prefix_cache=False)
+    scheduler = Scheduler(manager)
+    for i in range(2):
+        scheduler.add(Request(i, prompt_of(3, i), 1))
+    step = scheduler.schedule()
+    seen, finish = [], manager.finish
+
+    def watched(row):
+        finish(row)
+        seen.append((manager.allocator.available_size(), manager.allocator.parked_size()))
+
+    monkeypatch.setattr(manager, "finish", watched)
+    scheduler.process(step, [1, 1])
+    assert seen == [(2, 3), (2, 6)]
+    assert manager.allocator.available_size() == 8

@@ -51,6 +51,8 @@ def play(page_size, num_pages, options, specs, prefix_cache, policy, make_runner
         Request(i, np.array(prompt), new, namespace=space, stop_tokens=stop)
         for i, (prompt, new, space, stop, _, _) in enumerate(specs)
     ]
+    started: list[Request] = []
+    ended: list[Request] = []
     last = max(arrives for *_, arrives, _ in specs)
     for step in range(3000):
         for request, (*_, arrives, aborted) in zip(requests, specs, strict=True):
@@ -59,10 +61,15 @@ def play(page_size, num_pages, options, specs, prefix_cache, policy, make_runner
             if aborted == step and arrives <= step:
                 scheduler.abort(request)
                 scheduler.abort(request)  # twice is the same as once
-        scheduler.step(runner)
+        outcome = scheduler.step(runner)
+        started += [] if outcome is None else outcome.started
+        ended += [] if outcome is None else outcome.ended
         manager.audit()
         runner.poison_free_slots()
         if step >= last and scheduler.is_idle:
+            assert len(set(started)) == len(started), "a first token comes once, retracted or not"
+            assert set(ended) == {request for request in requests if request.status is Status.FINISHED}
+            assert set(ended) <= set(started)
             return requests, scheduler
     pytest.fail("the scheduler does not come to an end")
 
