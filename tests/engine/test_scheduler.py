@@ -241,3 +241,22 @@ def test_frees_wait_for_the_end_of_a_step(monkeypatch):
     scheduler.process(step, [1, 1])
     assert seen == [(2, 3), (2, 6)]
     assert manager.allocator.available_size() == 8
+
+
+@pytest.mark.parametrize("where", ["row", "chunk"])
+def test_step_with_an_impossible_token_can_be_processed_again(where):
+    """A sampled id that is no token refuses the whole step and changes nothing: right ids are taken afterwards."""
+    manager = tiny_manager(64, 4)
+    scheduler = Scheduler(manager, chunk_tokens=16)
+    first, second = (Request(i, np.arange(5) + i, 3) for i in range(2))
+    scheduler.add(first)
+    scheduler.process(scheduler.schedule(), [1])
+    scheduler.add(second)
+    step = scheduler.schedule()
+    assert (step.rows.size, len(step.chunks)) == (1, 1)
+    with pytest.raises(RequestError):
+        scheduler.process(step, [-1, 2] if where == "row" else [2, -1])
+    manager.audit()
+    outcome = scheduler.process(step, [2, 2])
+    assert outcome.started == [second]
+    manager.audit()

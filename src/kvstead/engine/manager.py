@@ -88,7 +88,10 @@ class KVCacheManager:
     # Growing
 
     def peek(self, tokens: Integers, *, namespace: Namespace = _NO_NAMESPACE) -> tuple[int, int]:
-        """What `match` would find, for deciding on admission: (cached tokens, pages that could be had beside them)."""
+        """What `match` would find, for deciding on admission: (cached tokens, pages that could be had beside them).
+
+        To the eviction policy this is a use of the prefix, as a match is.
+        """
         if not self.prefix_cache:
             return 0, self.room()
         match = self.tree.match(token_ids(tokens)[:-1], namespace=namespace)

@@ -24,7 +24,7 @@ def token_ids(tokens: Integers) -> NDArray[np.int32] | IntArray:
         ids = to_host(tokens)
     if ids.size == 0:
         raise RequestError("there are no tokens. Give at least one, a start token if the prompt is empty.")
-    low, high = int(ids.min()), int(ids.max())
+    low, high = int(ids.min()), 0 if ids.dtype == np.int32 else int(ids.max())
     if low < 0 or high > MAX_TOKEN:
         raise RequestError(f"token ids reach from {low} to {high}. Use ids of 0 .. {MAX_TOKEN}.")
     return ids

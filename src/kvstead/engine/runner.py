@@ -17,7 +17,10 @@ class Pending(Protocol):
 
 
 class Runner(Protocol):
-    """Computes steps in the order in which they are launched."""
+    """Computes steps in the order in which they are launched, on the rows as they are at the launch.
+
+    What a row reads may be handed to another request while a step is under way; that one writes in a later step.
+    """
 
     def launch(self, step: Step) -> Pending:
         """Start to compute a step; its slots may be written from now on."""

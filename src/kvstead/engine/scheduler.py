@@ -164,10 +164,14 @@ class Scheduler:
             raise RequestError(
                 f"{sampled.size} tokens came for {step.rows.size} rows and {len(step.chunks)} chunks. Give each one."
             )
+        if step.chunks:
+            token_ids(sampled[step.rows.size :])
+        rows, lengths, row_tokens = self._rows_that_go_on(step, sampled)
+        self.manager.commit(rows, lengths, row_tokens)  # the last that may refuse; nothing has changed before
+        self._processed = step.index
         outcome = Outcome(step)
         with self.manager.defer_frees():
-            self._processed = step.index
-            self._process_rows(step, sampled, outcome)
+            self._process_rows(rows, lengths, row_tokens, outcome)
             self._process_chunks(step, sampled[step.rows.size :], outcome)
             if self._ended:
                 for row in [row for row in self._ended if self._last_step[row] <= step.index]:
@@ -258,12 +262,15 @@ class Scheduler:
 
     # Results
 
-    def _process_rows(self, step: Step, sampled: IntArray, outcome: Outcome) -> None:
+    def _rows_that_go_on(self, step: Step, sampled: IntArray) -> tuple[IntArray, IntArray, IntArray]:
+        """Decoding rows of a step, their lengths and tokens, without those that ended while it was under way."""
         rows, lengths, tokens = step.rows, step.lengths, sampled[: step.rows.size]
         if self._ended:
             alive = np.array([row not in self._ended for row in rows.tolist()], dtype=bool)
             rows, lengths, tokens = rows[alive], lengths[alive], tokens[alive]
-        self.manager.commit(rows, lengths, tokens)
+        return rows, lengths, tokens
+
+    def _process_rows(self, rows: IntArray, lengths: IntArray, tokens: IntArray, outcome: Outcome) -> None:
         done = lengths + 1 >= self._target[rows]
         for row in rows[done].tolist():
             self._finish(self._active[row], outcome)

@@ -57,22 +57,23 @@ class Stopwatch:
 
     def __init__(self, manager: KVCacheManager) -> None:
         self.seconds = 0.0
-        self._depth = 0
-        for name in ("match", "extend", "decode", "commit", "cache", "finish", "retract", "abort"):
+        for name in ("match", "peek", "extend", "decode", "commit", "cache", "append", "finish", "retract", "abort"):
             setattr(manager, name, self._timed(getattr(manager, name)))
 
     def _timed(self, method: Callable[..., Any]) -> Callable[..., Any]:
         def timed(*args: Any, **kwargs: Any) -> Any:
-            began = time.perf_counter()
-            self._depth += 1
+            before, began = self.seconds, time.perf_counter()
             try:
                 return method(*args, **kwargs)
             finally:
-                self._depth -= 1
-                if not self._depth:
-                    self.seconds += time.perf_counter() - began
+                # Methods that were called inside have added their time too; it is part of this one's.
+                self.seconds = before + time.perf_counter() - began
 
         return timed
+
+
+def silent(_progress: Progress) -> None:
+    """Report nothing."""
 
 
 class _ComputedTokens:
@@ -84,10 +85,6 @@ class _ComputedTokens:
     def tokens(self) -> IntArray:
         """The tokens that were sampled."""
         return self._tokens
-
-
-def silent(_progress: Progress) -> None:
-    """Report nothing."""
 
 
 class CostRunner:
