@@ -155,3 +155,25 @@ def test_commit_rows_moves_all_rows_or_none(live, allocated, computed, known, da
     assert rows.commit_rows(*arrays, int64(which), int64(ends), int64(new)) == bad
     for array, wanted in zip(arrays, expected, strict=True):
         assert array.tolist() == wanted.tolist()
+
+
+@given(st.permutations(range(1, NUM_ROWS + 1)), st.data())
+def test_commit_rows_takes_a_legal_step(which, data):
+    """Every row moves to its end, and only those that were computed to their last known token learn the next one."""
+    which = which[: data.draw(st.integers(1, NUM_ROWS))]
+    known = [data.draw(st.integers(1, WIDTH - 1)) for _ in range(NUM_ROWS + 1)]
+    ends = [data.draw(st.one_of(st.just(known[row]), st.integers(0, known[row]))) for row in which]
+    tokens = np.full((NUM_ROWS + 1, WIDTH + 1), -7, dtype=np.int32)
+    allocated, computed, num_tokens = int64(known), int64([0] * (NUM_ROWS + 1)), int64(known)
+    row_states = states(range(1, NUM_ROWS + 1))
+    before = row_states.copy()
+    new = int64(range(100, 100 + len(which)))
+    bad = rows.commit_rows(row_states, allocated, computed, tokens, num_tokens, int64(which), int64(ends), new)
+    assert bad == -1
+    for row, end, token in zip(which, ends, new.tolist(), strict=True):
+        learns = end == known[row]
+        assert computed[row] == end
+        assert num_tokens[row] == known[row] + learns
+        assert tokens[row, known[row]] == (token if learns else -7)
+    assert row_states.tolist() == before.tolist()
+    assert (tokens != -7).sum() == sum(end == known[row] for row, end in zip(which, ends, strict=True))
