@@ -357,3 +357,18 @@ def test_an_empty_pool_gives_nothing_and_takes_nothing(page_size, order):
     pair.free([])
     pair.end()
     pair.clear()
+
+
+@pytest.mark.parametrize("order", ORDERS)
+@pytest.mark.parametrize("page_size", PAGE_SIZES)
+@pytest.mark.parametrize("num_pages", range(1, 6))
+def test_a_full_pool_goes_round_and_round(num_pages, page_size, order):
+    """Emptied and refilled in steps of every size, past every wrap of the list, a pool hands out the model's pages."""
+    pair = Pair(num_pages * page_size, page_size, order)
+    for step_pages in [*range(1, num_pages + 1), *range(num_pages, 0, -1)]:
+        rows = [pair.alloc(step_pages * page_size) for _ in range(num_pages // step_pages)]
+        assert pair.alloc(pair.real.available_size()) is not None
+        for row in rows:
+            pair.free(row)
+            rows[rows.index(row)] = pair.alloc(step_pages * page_size)
+        pair.free(pair.model.slots(pair.model.live))
