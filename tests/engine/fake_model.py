@@ -11,36 +11,12 @@ from typing import NamedTuple
 import numpy as np
 
 from kvstead.engine import KVCacheManager, Step
-from kvstead.model import ModelLayout
 from kvstead.prefix import Namespace
+from tiny_model import VOCABULARY
 
-VOCABULARY = 5
 PLAIN = Namespace()
 POISON = -1
 _MODULUS = 2**31 - 1
-
-
-def tiny_layout() -> ModelLayout:
-    """Two layers of one head: 32 bytes a token."""
-    return ModelLayout.from_config(
-        {
-            "model_type": "llama",
-            "num_hidden_layers": 2,
-            "hidden_size": 8,
-            "num_attention_heads": 2,
-            "num_key_value_heads": 1,
-            "head_dim": 4,
-            "vocab_size": VOCABULARY,
-            "intermediate_size": 8,
-        },
-        name="tiny",
-    )
-
-
-def tiny_manager(num_slots, page_size=1, **options) -> KVCacheManager:
-    """A manager of so many slots that keeps books only."""
-    options = {"max_requests": 16, "max_length": 512, "storage": False, **options}
-    return KVCacheManager(tiny_layout(), num_slots=num_slots, page_size=page_size, **options)
 
 
 def prefix_hashes(tokens, namespace=PLAIN) -> list[int]:

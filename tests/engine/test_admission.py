@@ -1,12 +1,12 @@
 """Admission against a count in plain Python."""
 
 import numpy as np
-from fake_model import tiny_manager
 from hypothesis import given
 from hypothesis import strategies as st
 
 from kvstead.engine import Request
 from kvstead.engine.admission import Admission
+from tiny_model import tiny_manager
 
 ROWS = st.lists(st.tuples(st.integers(1, 12), st.integers(1, 8), st.integers(0, 12), st.booleans()), max_size=4)
 

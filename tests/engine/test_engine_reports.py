@@ -2,10 +2,11 @@
 
 import numpy as np
 import pytest
-from fake_model import FakeRunner, LateRunner, generate, tiny_manager
+from fake_model import FakeRunner, LateRunner, generate
 
 from kvstead.engine import Request, Scheduler, Status
 from kvstead.errors import LockUnderflow, StaleRow
+from tiny_model import tiny_manager
 
 PAGE_SIZES = pytest.mark.parametrize("page_size", [1, 2, 3, 4, 16])
 RUNNERS = pytest.mark.parametrize("make_runner", [FakeRunner, LateRunner])

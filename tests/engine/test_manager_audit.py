@@ -2,10 +2,10 @@
 
 import numpy as np
 import pytest
-from fake_model import tiny_manager
 
 from kvstead.errors import AuditError
 from kvstead.kernels import host
+from tiny_model import tiny_manager
 
 PAGE_SIZE = 2
 

@@ -2,7 +2,6 @@
 
 import numpy as np
 import pytest
-from fake_model import tiny_manager
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
@@ -10,6 +9,7 @@ from manager_model import ManagerModel, ModelRow
 
 from kvstead.errors import InvalidSize, OpenGroup, RequestError, RowOverflow, StaleRow
 from kvstead.prefix import Namespace
+from tiny_model import tiny_manager
 
 SPACES = [Namespace(), Namespace(lora="a")]
 TOKENS = st.lists(st.integers(0, 1), min_size=1, max_size=11)

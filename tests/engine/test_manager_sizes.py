@@ -3,11 +3,11 @@
 import numpy as np
 import pytest
 import torch
-from fake_model import tiny_layout, tiny_manager
 
 from kvstead.engine import KVCacheManager
 from kvstead.errors import InvalidSize, LayoutError, RequestError
 from kvstead.model import ModelLayout
+from tiny_model import tiny_layout, tiny_manager
 
 TOKEN_BYTES = 32
 

@@ -2,10 +2,11 @@
 
 import numpy as np
 import pytest
-from fake_model import FakeRunner, generate, tiny_manager
+from fake_model import FakeRunner, generate
 
 from kvstead.engine import Request, Scheduler, Status
 from kvstead.errors import InvalidSize, RequestError
+from tiny_model import tiny_manager
 
 
 def prompt_of(length, first=0):

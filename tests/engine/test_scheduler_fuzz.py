@@ -2,12 +2,13 @@
 
 import numpy as np
 import pytest
-from fake_model import FakeRunner, LateRunner, generate, tiny_manager
+from fake_model import FakeRunner, LateRunner, generate
 from hypothesis import given
 from hypothesis import strategies as st
 
 from kvstead.engine import Request, Scheduler, Status
 from kvstead.prefix import Namespace
+from tiny_model import tiny_manager
 
 RUNNERS = [FakeRunner, LateRunner]
 NAMESPACES = [Namespace(), Namespace(lora="a"), Namespace(salt="a")]

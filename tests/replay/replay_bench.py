@@ -1,9 +1,4 @@
-"""What the tests of both replays share: a tiny model, a linear cost, and reuse counted without a tree."""
-
-from kvstead.engine import KVCacheManager
-from kvstead.model import ModelLayout
-
-TOKEN_BYTES = 32
+"""What the tests of both replays share: a linear cost, and reuse counted without a tree."""
 
 
 class LinearCost:
@@ -15,23 +10,6 @@ class LinearCost:
     def seconds(self, num_tokens, kv_tokens_read, attention_pairs):
         """A sum."""
         return self.step + self.token * num_tokens + self.read * kv_tokens_read + self.pair * attention_pairs
-
-
-def tiny_manager(num_slots, page_size=1, max_length=256, **options):
-    """Books alone, at 32 bytes a token."""
-    config = {
-        "model_type": "llama",
-        "num_hidden_layers": 2,
-        "hidden_size": 8,
-        "num_attention_heads": 2,
-        "num_key_value_heads": 1,
-        "head_dim": 4,
-        "vocab_size": 5,
-        "intermediate_size": 8,
-    }
-    layout = ModelLayout.from_config(config, name="tiny")
-    options = {"max_requests": 8, "storage": False, **options}
-    return KVCacheManager(layout, num_slots=num_slots, page_size=page_size, max_length=max_length, **options)
 
 
 def reused_tokens(trace, page_size):

@@ -6,13 +6,14 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from replay_bench import TOKEN_BYTES, LinearCost, reused_tokens, tiny_manager
+from replay_bench import LinearCost, reused_tokens
 from trace_strategies import make_trace_of, traces
 
 from kvstead.replay.cost import FixedCost
 from kvstead.replay.readers import read_trace
 from kvstead.replay.serial import SerialReplay
 from paths import SHARED, needs_shared
+from tiny_model import TOKEN_BYTES, tiny_manager
 
 PAGE_SIZES = st.sampled_from([1, 2, 3, 4, 8])
 
@@ -20,7 +21,9 @@ PAGE_SIZES = st.sampled_from([1, 2, 3, 4, 8])
 def big_manager(trace, page_size):
     """More memory than the trace can fill."""
     lengths = trace.prompt_lens + trace.output_lens
-    return tiny_manager(int(lengths.sum()) + len(trace) * page_size, page_size, int(lengths.max()), max_requests=1)
+    return tiny_manager(
+        int(lengths.sum()) + len(trace) * page_size, page_size, max_length=int(lengths.max()), max_requests=1
+    )
 
 
 @given(traces(), PAGE_SIZES, st.integers(1, 20))
@@ -80,7 +83,9 @@ def test_reuse_of_recorded_traces(name, share, share_of_pages):
         in_blocks += min(num_seen * 512, length)
         in_pages += min(num_seen, (length - 1) // 512) * 512
         seen.update(blocks)
-    manager = tiny_manager((trace.num_blocks + len(trace)) * 512, 512, int(trace.prompt_lens.max()) + 1, max_requests=1)
+    manager = tiny_manager(
+        (trace.num_blocks + len(trace)) * 512, 512, max_length=int(trace.prompt_lens.max()) + 1, max_requests=1
+    )
     result = SerialReplay(trace, manager, FixedCost(1.0), chunk_tokens=1 << 20).run()
     assert result.prompt_tokens == trace.prompt_lens.sum()
     assert result.hit_tokens == in_pages

@@ -4,13 +4,14 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from replay_bench import TOKEN_BYTES, LinearCost, tiny_manager
+from replay_bench import LinearCost
 from trace_strategies import make_trace_of, traces
 
 from kvstead.engine import Request, Scheduler
 from kvstead.replay.cost import FixedCost
 from kvstead.replay.records import TIMELINE_COLUMNS, Recorder
 from kvstead.replay.simulate import CostRunner, Replay
+from tiny_model import TOKEN_BYTES, tiny_manager
 
 LIMITS = st.fixed_dictionaries(
     {
