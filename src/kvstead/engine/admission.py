@@ -1,7 +1,9 @@
 """Whether a request may come onto the memory: counted in pages, and with the growth of those that run in mind.
 
-pages that could be had (free, or cached and not locked)
-|---- rest of the prompt ----|-- promised to running requests --|-- headroom of this one --|   must fit in it
+    pages that could be had (free, or cached and not locked)
+    |---- rest of the prompt ----|-- promised to running requests --|-- headroom of this one --|   must fit in it
+
+What is promised is not taken yet; a decode step that finds no room all the same retracts a request.
 """
 
 from __future__ import annotations
@@ -26,7 +28,7 @@ class Admission:
         """Why a request cannot be served by this memory even alone; empty if it can."""
         manager = self.manager
         # The last token is sampled but its cache entries are never computed.
-        needed = self._pages(request.max_length - 1)
+        needed = self.manager.pages(request.max_length - 1)
         pages = manager.num_slots // manager.page_size
         wants = f"{request.prompt.size} prompt tokens and {request.max_new_tokens} new ones"
         if needed > pages:
@@ -43,9 +45,9 @@ class Admission:
         """
         known = int(request.tokens.size)
         num_cached, room = self.manager.peek(request.tokens, namespace=request.namespace)
-        needed = self._pages(known) - num_cached // self.manager.page_size
+        needed = self.manager.pages(known) - num_cached // self.manager.page_size
         if prefilling or decoding.size:
-            needed += self._pages(self._with_headroom(request)) - self._pages(known)
+            needed += self.manager.pages(self._with_headroom(request)) - self.manager.pages(known)
             needed += self._promised(prefilling, decoding, ends)
         return needed <= room
 
@@ -54,13 +56,10 @@ class Admission:
         page_size, lengths = self.manager.page_size, self.manager.table.lengths
         promised = 0
         for request in prefilling:
-            promised += self._pages(self._with_headroom(request)) - self._pages(int(lengths[request.row]))
+            promised += self.manager.pages(self._with_headroom(request)) - self.manager.pages(int(lengths[request.row]))
         have = lengths[decoding]
         grown = np.minimum(have + self.decode_headroom, ends[decoding])
         return promised + int((-(-grown // page_size) + -have // page_size).sum())
 
     def _with_headroom(self, request: Request) -> int:
         return min(int(request.tokens.size) + self.decode_headroom, request.max_length)
-
-    def _pages(self, num_tokens: int) -> int:
-        return -(-num_tokens // self.manager.page_size)

@@ -27,7 +27,7 @@ from kvstead.errors import InvalidSize, LayoutError, RowOverflow
 from kvstead.kernels import rows as row_kernels
 from kvstead.kernels.arrays import Integers, to_device, to_host
 from kvstead.kernels.jit import IntArray
-from kvstead.model import ModelLayout
+from kvstead.model import WHOLE_SEQUENCE, ModelLayout
 from kvstead.pages.page_table import require_tag
 from kvstead.pools import KVPool, RequestTable
 from kvstead.prefix import Namespace, Node, PrefixTree
@@ -263,18 +263,24 @@ class KVCacheManager:
         """Pages that could be allocated now, evicting every unused prefix."""
         return (self.allocator.available_size() + self.tree.evictable_tokens) // self.page_size
 
+    def pages(self, num_tokens: int) -> int:
+        """Pages that `num_tokens` tokens of one row take."""
+        return -(-num_tokens // self.page_size)
+
+    def live_tokens(self) -> int:
+        """Slots that running requests hold, shared prefixes included, in whole pages. O(1)."""
+        idle = self.allocator.available_size() + self.allocator.parked_size() + self.tree.evictable_tokens
+        return self.num_slots - idle
+
     def stats(self) -> MemoryStats:
         """Bytes by state, adding up to `total_bytes`. O(1)."""
         token_bytes = self.token_bytes
-        free = self.allocator.available_size()
-        parked = self.allocator.parked_size()
-        cached = self.tree.evictable_tokens
         return MemoryStats(
             total_bytes=self.total_bytes,
-            live=(self.num_slots - free - parked - cached) * token_bytes,
-            cached=cached * token_bytes,
-            parked=parked * token_bytes,
-            free=free * token_bytes,
+            live=self.live_tokens() * token_bytes,
+            cached=self.tree.evictable_tokens * token_bytes,
+            parked=self.allocator.parked_size() * token_bytes,
+            free=self.allocator.available_size() * token_bytes,
             padding=self.total_bytes - self.num_slots * token_bytes,
         )
 
@@ -323,15 +329,15 @@ class KVCacheManager:
             raise InvalidSize(f"row {row} holds {have} slots and cannot shrink to {length}. Extend to more.")
         if length > self.table.width:
             raise RowOverflow(f"row {row} cannot grow to {length} slots; rows have {self.table.width}. End it there.")
-        return -(-length // self.page_size) + -have // self.page_size
+        return self.pages(length) - self.pages(have)
 
 
 def _size(layout: ModelLayout, num_bytes: int | None, num_slots: int | None, page_size: int) -> tuple[int, int]:
     """Usable slots, and bytes with the padding page."""
-    unmanaged = {str(kind) for kind in layout.kinds} - {"full", "latent"}
+    unmanaged = sorted({str(kind) for kind in layout.kinds} - set(WHOLE_SEQUENCE))
     if unmanaged:
         raise LayoutError(
-            f"{layout.name} caches {', '.join(sorted(unmanaged))} entries; the manager holds full and latent ones "
+            f"{layout.name} caches {', '.join(unmanaged)} entries; the manager holds full and latent ones "
             "only. Choose a model of which every layer attends to the whole sequence."
         )
     if (num_bytes is None) == (num_slots is None):

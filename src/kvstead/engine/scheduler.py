@@ -123,12 +123,8 @@ class Scheduler:
     def step(self, runner: Runner) -> Outcome | None:
         """Plan and launch the next step, and process the results of the one that is due; None when nothing was due."""
         planned = self.schedule()
-        previous, self._in_flight = self._in_flight, None
-        if planned is not None:
-            self._in_flight = (planned, runner.launch(planned))
-        due = previous if self.overlap else self._in_flight
-        if not self.overlap:
-            self._in_flight = None
+        launched = None if planned is None else (planned, runner.launch(planned))
+        due, self._in_flight = (self._in_flight, launched) if self.overlap else (launched, None)
         return None if due is None else self.process(due[0], due[1].tokens())
 
     def schedule(self) -> Step | None:

@@ -11,9 +11,8 @@ from __future__ import annotations
 import torch
 
 from kvstead.errors import InvalidSize
-from kvstead.model import CacheKind, ModelLayout, TokenCache
+from kvstead.model import WHOLE_SEQUENCE, CacheKind, ModelLayout, TokenCache
 
-_KINDS = (CacheKind.FULL, CacheKind.LATENT)
 _NOTHING = TokenCache(CacheKind.FULL, 0, 0, 0, "uint8", 0, 0)
 
 
@@ -39,7 +38,7 @@ class KVPool:
                 for tensors in (self.key, self.value, self.index):
                     tensors.append(tensors[layer.shared_with])
                 continue
-            entry = layer.tokens if layer.tokens is not None and layer.tokens.kind in _KINDS else _NOTHING
+            entry = layer.tokens if layer.tokens is not None and layer.tokens.kind in WHOLE_SEQUENCE else _NOTHING
             heads, dtype = entry.num_heads, entry.dtype
             self.key.append(_tensor(rows, heads, entry.key_dim, entry.key_bytes, dtype, device))
             self.value.append(_tensor(rows, heads, entry.value_dim, entry.value_bytes, dtype, device))

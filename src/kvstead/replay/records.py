@@ -133,9 +133,7 @@ class Recorder:
 
     def spend(self, seconds: float) -> None:
         """Note that the memory is used for so long as it is used now."""
-        manager = self._manager
-        cached = manager.tree.evictable_tokens
-        live = manager.num_slots - manager.allocator.available_size() - manager.allocator.parked_size() - cached
+        live, cached = self._manager.live_tokens(), self._manager.tree.evictable_tokens
         self._seconds += seconds
         self._live_time += live * seconds
         self._cached_time += cached * seconds
@@ -178,7 +176,7 @@ class Recorder:
             finished=self.num_finished,
             rejected=len(self._rejections),
             retracted=retracted,
-            aborted=0,
+            aborted=0,  # nobody in a trace goes away before the end
             interrupted=interrupted,
             has_reuse=self._trace.has_reuse,
             hit_tokens=self._hit_tokens,
