@@ -1,7 +1,8 @@
 """A model without weights: what it caches for a token is a hash of everything up to that token.
 
-Its pool remembers which hash was written to which slot. Every step reads every row back, so a slot that was handed out
-twice, freed too early or mapped to the wrong position shows up as a wrong hash, and as wrong output in the end.
+Its pools remember which hash was written to which slot: one for the layers that keep whole sequences, one for those
+that keep a window. Every step reads every row back as far as such layers see, so a slot that was handed out twice,
+freed too early or mapped to the wrong position shows up as a wrong hash, and as wrong output in the end.
 """
 
 from collections import deque
@@ -9,8 +10,10 @@ from functools import partial
 from typing import NamedTuple
 
 import numpy as np
+import torch
 
 from kvstead.engine import KVCacheManager, Step
+from kvstead.model import ModelLayout
 from kvstead.prefix import Namespace
 from tiny_model import VOCABULARY
 
@@ -44,14 +47,22 @@ def generate(prompt, max_new_tokens, namespace=PLAIN, stop_tokens=()) -> list[in
     return tokens[len(prompt) :]
 
 
+def first_seen(layout: ModelLayout, position: int) -> int:
+    """The first position that a layer with a window or chunk sees from `position`, itself included."""
+    span = layout.window
+    return max(0, position - span + 1) if layout.window_kind == "sliding" else position // span * span
+
+
 class Job(NamedTuple):
-    """What a step computes for one row, as the row stood when the step was launched."""
+    """What a step computes for one row, as the row and its windows stood when the step was launched."""
 
     row: int
     start: int
     end: int
     slots: list[int]
     table_row: list[int]
+    window_start: int  # first position that the job's first query sees in a window
+    window_slots: list[int]  # of positions `window_start` .. `end` - 1; empty for a model without windows
     tokens: list[int] | None  # None: what this runner has sampled for the row so far
     namespace: Namespace
 
@@ -65,14 +76,24 @@ class _Done:
 
 
 class FakeRunner:
-    """Writes to and reads from a pool of hashes, each step as soon as it is launched."""
+    """Writes to and reads from its pools of hashes, each step as soon as it is launched.
+
+    As in a layer of a real model, all tokens of a step are written before any is read.
+    """
 
     def __init__(self, manager: KVCacheManager) -> None:
         self.manager = manager
-        self.pool = np.full(manager.num_slots + manager.page_size, POISON, dtype=np.int64)
+        layout = manager.layout
+        self.keeps_all = layout.full_bytes_per_token > 0
+        self.keeps_windows = layout.window is not None
+        page_size = manager.page_size
+        self.pool = np.full(manager.num_slots + page_size, POISON, dtype=np.int64)
+        window_slots = manager.num_window_slots if self.keeps_windows else 0
+        self.window_pool = np.full(window_slots + page_size, POISON, dtype=np.int64)
         self._known: dict[int, list[int]] = {}  # row -> tokens, as far as this runner has sampled them
         self._namespace: dict[int, Namespace] = {}
         self.num_reads = 0
+        self.num_window_reads = 0
 
     def launch(self, step: Step):
         """Compute a step at once."""
@@ -80,44 +101,70 @@ class FakeRunner:
 
     def poison_free_slots(self) -> None:
         """Overwrite what nobody owns, as another user of the memory might."""
-        self._poison(self._free_pages())
+        self._poison(*self._free_pages())
 
     def _jobs(self, step: Step) -> list[Job]:
         jobs = []
         for row, length, slot in zip(step.rows.tolist(), step.lengths.tolist(), step.slots.tolist(), strict=True):
-            jobs.append(Job(row, length - 1, length, [slot], self._table_row(row, length), None, PLAIN))
+            jobs.append(self._job(row, length - 1, length, [slot], None, PLAIN))
         for chunk in step.chunks:
             known = chunk.request.tokens[: chunk.end].tolist()
-            table_row = self._table_row(chunk.row, chunk.end)
             slots = chunk.slots.tolist()
-            jobs.append(Job(chunk.row, chunk.start, chunk.end, slots, table_row, known, chunk.request.namespace))
+            jobs.append(self._job(chunk.row, chunk.start, chunk.end, slots, known, chunk.request.namespace))
+        written = [slot for job in jobs for slot in job.slots]
+        assert len(set(written)) == len(written), "no two tokens of a step go to one slot"
         return jobs
 
-    def _table_row(self, row: int, end: int) -> list[int]:
-        return self.manager.table.read(row, 0, end).tolist()
+    def _job(self, row, start, end, slots, tokens, namespace) -> Job:
+        table_row = self.manager.table.read(row, 0, end).tolist()
+        assert table_row[start:] == slots, "the row holds the slots that the step names"
+        if not self.keeps_windows:
+            return Job(row, start, end, slots, table_row, 0, [], tokens, namespace)
+        low = first_seen(self.manager.layout, start)
+        seen = self.manager.window_slots(torch.tensor(table_row[low:])).tolist()
+        states, page_size = self.manager.allocator.window_page_states(), self.manager.page_size
+        for position, slot in enumerate(seen, low):
+            assert slot >= page_size, f"row {row} has no window slot at {position}, which {start} .. {end - 1} see"
+            assert states[slot // page_size] == 1, f"row {row} has a window slot at {position} that is not live"
+            assert slot % page_size == position % page_size
+        return Job(row, start, end, slots, table_row, low, seen, tokens, namespace)
 
-    def _free_pages(self) -> np.ndarray:
-        return np.flatnonzero(self.manager.allocator.page_states() != 1)
+    def _free_pages(self) -> tuple[np.ndarray, np.ndarray]:
+        allocator = self.manager.allocator
+        window = allocator.window_page_states() if self.keeps_windows else np.ones(1)
+        return np.flatnonzero(allocator.page_states() != 1), np.flatnonzero(window != 1)
 
-    def _poison(self, pages: np.ndarray) -> None:
+    def _poison(self, pages: np.ndarray, window_pages: np.ndarray) -> None:
         self.pool.reshape(-1, self.manager.page_size)[pages] = POISON
+        self.window_pool.reshape(-1, self.manager.page_size)[window_pages] = POISON
 
     def _run(self, jobs: list[Job]) -> list[int]:
         for job in jobs:
             if job.tokens is not None:
                 self._known[job.row] = job.tokens
                 self._namespace[job.row] = job.namespace
-        return [self._compute(job) for job in jobs]
+        hashes = [prefix_hashes(self._known[job.row][: job.end], self._namespace[job.row]) for job in jobs]
+        for job, values in zip(jobs, hashes, strict=True):
+            self._write(job, values)
+        return [self._compute(job, values) for job, values in zip(jobs, hashes, strict=True)]
 
-    def _compute(self, job: Job) -> int:
-        tokens = self._known[job.row][: job.end]
-        hashes = prefix_hashes(tokens, self._namespace[job.row])
-        self.pool[job.slots] = hashes[job.start :]
-        assert job.table_row[job.start :] == job.slots, "the row holds the slots that the step names"
-        assert self.pool[job.table_row].tolist() == hashes, f"row {job.row} reads what it wrote, at every position"
-        self.num_reads += job.end
+    def _write(self, job: Job, hashes: list[int]) -> None:
+        new = hashes[job.start :]
+        if self.keeps_all:
+            self.pool[job.slots] = new
+        if self.keeps_windows:
+            self.window_pool[job.window_slots[job.start - job.window_start :]] = new
+
+    def _compute(self, job: Job, hashes: list[int]) -> int:
+        if self.keeps_all:
+            assert self.pool[job.table_row].tolist() == hashes, f"row {job.row} reads what it wrote, at every position"
+            self.num_reads += job.end
+        if self.keeps_windows:  # what the job's queries see together: each from its own first position on
+            seen = self.window_pool[job.window_slots].tolist()
+            assert seen == hashes[job.window_start :], f"row {job.row} reads its window as it wrote it"
+            self.num_window_reads += len(seen)
         token = sample(hashes[-1])
-        self._known[job.row] = [*tokens, token]
+        self._known[job.row] = [*self._known[job.row][: job.end], token]
         return token
 
 
@@ -151,7 +198,7 @@ class LateRunner(FakeRunner):
 
     def poison_free_slots(self) -> None:
         """Queue the overwriting of what nobody owns now."""
-        self._queue.append(partial(self._poison, self._free_pages()))
+        self._queue.append(partial(self._poison, *self._free_pages()))
 
     def advance(self) -> None:
         """Do what was queued first."""
