@@ -20,21 +20,27 @@ class States:
         assert list(upper.children.values()) == [lower]
         assert upper not in self.ends
 
-    def usable(self, node):
-        """A match may only end at a state."""
-        while node.parent is not None and node not in self.ends:
-            node = node.parent
-        return node
+    def cuts(self, _pages):
+        """A state does not care where its leaf begins."""
+        return []
 
-    def touch(self, node):
+    def mend(self, path, num_shared, row):
+        """The caller has no states to give."""
+
+    def usable(self, path, length):
+        """A match may only end at a state."""
+        return max((node.end for node in path if node in self.ends and node.end <= length), default=0)
+
+    def use(self, node, num_hits):
         """Times do not matter here."""
 
     def lock(self, node):
         """A lock holds the one state."""
         self.locked.append(node)
 
-    def unlock(self, node):
+    def unlock(self, node, since):
         """The same one is let go."""
+        assert since is None
         self.locked.remove(node)
 
     def release(self, nodes):
@@ -49,22 +55,26 @@ class States:
 
 def test_another_component_has_its_say_in_every_operation():
     """A component with states at ends draws matches back, follows locks and splits, and releases with the tree."""
-    bench, states = Bench(12, 2), States()
+    bench, states = Bench(20, 2), States()
     bench.tree._components = (bench.tree._full, states)
     short = bench.cache("ab").node
     long = bench.cache("abcd").node
     assert bench.match("abcx").node is short  # the tokens of "abc" are cached, a state only behind "ab"
-    assert bench.match("abcd").node is long
-    assert bench.match("x").node is bench.tree.root
+    assert long.parent is short  # no match ended there, so nothing was split
+    other = bench.cache("abcx").node
+    assert long.parent is other.parent is not short
     assert long.parent not in states.ends
+    assert bench.match("abcd").node is long
+    assert bench.match("abcy").node is short
+    assert bench.match("x").node is bench.tree.root
     bench.tree.lock(long)
     assert states.locked == [long]
-    assert (bench.tree.protected_tokens, bench.tree.evictable_tokens) == (8, 0)
+    assert (bench.tree.protected_tokens, bench.tree.evictable_tokens) == (8, 2)
     bench.tree.unlock(long)
     assert states.locked == []
-    assert bench.tree.evict(1).num_tokens == 2  # "d" and its state; "c" has none
-    assert states.released == [long]
+    assert bench.tree.evict(3).num_tokens == 4  # "x" and "d" with their states
+    assert states.released == [other, long]
     assert np.array_equal(bench.tree.slots(bench.match("abcd")), bench.tree.slots(short))
     assert bench.tree.clear() is True
-    assert states.released == [long, short]
+    assert states.released == [other, long, short]
     bench.audit()

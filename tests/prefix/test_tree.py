@@ -79,7 +79,7 @@ def test_results_are_plain_values():
     bench = Bench(4, 2)
     done = bench.cache("ab")
     assert done == Insertion(done.node, 4, 0)
-    assert bench.match("ab") == Match(done.node, 4)
+    assert bench.match("ab") == Match(done.node, 4, 4)
     assert bench.tree.evict(0) == Evicted(0, 0)
     with pytest.raises(AttributeError):
         done.num_tokens = 5

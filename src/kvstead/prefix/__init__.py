@@ -1,9 +1,10 @@
 """The prefix cache: one radix tree over token ids, built of components."""
 
 from kvstead.prefix.component import Component, FullComponent, SlotPool
-from kvstead.prefix.node import Evicted, Insertion, Match, Namespace, Node
+from kvstead.prefix.node import Evicted, Insertion, Match, Namespace, Node, WindowPart
 from kvstead.prefix.policies import POLICIES
 from kvstead.prefix.tree import PrefixTree
+from kvstead.prefix.window import WindowComponent, WindowPool
 
 __all__ = [
     "POLICIES",
@@ -16,4 +17,7 @@ __all__ = [
     "Node",
     "PrefixTree",
     "SlotPool",
+    "WindowComponent",
+    "WindowPart",
+    "WindowPool",
 ]

@@ -5,13 +5,13 @@ so another kind of cache is another component, never another tree:
 
     operation      the tree                                   each component
     match          walks, splits the last node                `usable`: draws the end back to where its data suffices
-    insert         hangs a leaf below the last node           `adopt`: takes charge of what the leaf holds
+    insert         hangs leaves below the last node           `mend`: fills in what the cached part lacks, `adopt`
     split          puts a node in between                     `split`: divides what the lower one held
     lock, unlock   counts pins                                keeps what a pin at that node needs
     evict, clear   takes nodes out                            `release`: gives back what they held
 
 Full attention needs the slots of every token of a prefix, so a match may end anywhere, a pin holds the whole path, and
-only leaves may go.
+only leaves may go. Layers with a window need the slots of the last tokens only: `kvstead.prefix.window`.
 """
 
 from __future__ import annotations
@@ -65,6 +65,14 @@ class Component(Protocol):
         """Tokens that locks keep."""
         ...
 
+    def cuts(self, pages: IntArray) -> list[int]:
+        """After how many of a key's new `pages` another node has to begin, ascending."""
+        ...
+
+    def mend(self, path: Sequence[Node], num_shared: int, row: IntArray) -> None:
+        """Take from the caller's row what the first `num_shared` tokens on `path` lack. Raises before any change."""
+        ...
+
     def adopt(self, leaf: Node) -> None:
         """Take charge of what a new leaf holds; it hangs in the tree already."""
         ...
@@ -73,20 +81,24 @@ class Component(Protocol):
         """`upper` has taken the leading tokens of `lower` and hangs above it: divide what `lower` holds."""
         ...
 
-    def usable(self, node: Node) -> Node:
-        """The deepest node, from `node` upward, where a match may end."""
+    def usable(self, path: Sequence[Node], length: int) -> int:
+        """The longest prefix of `length` tokens that can be gone on from; `path` leads from the root beyond them."""
         ...
 
-    def touch(self, node: Node) -> None:
-        """The times of `node` and of everything above it have changed."""
+    def use(self, node: Node, num_hits: int) -> None:
+        """The path down to `node` was used now, at `node.access`; its own records are up to date."""
         ...
 
     def lock(self, node: Node) -> None:
         """Keep what a sequence ending at `node` needs."""
         ...
 
-    def unlock(self, node: Node) -> None:
-        """Undo one `lock` of the same node."""
+    def unlock(self, node: Node, since: int | None) -> None:
+        """Undo one `lock` of the same node. `since`: what `loosen` left of it begins there."""
+        ...
+
+    def loosen(self, node: Node, since: int, to: int) -> None:
+        """One lock of `node` that keeps what it needs from `since` on needs it only from `to` on."""
         ...
 
     def release(self, nodes: Sequence[Node]) -> None:
@@ -112,6 +124,13 @@ class FullComponent:
         self._queue = EvictionQueue(policy)
         self._held: StateArray = np.zeros(pool.num_pages + 1, dtype=np.uint8)
 
+    def cuts(self, pages: IntArray) -> list[int]:  # noqa: ARG002 - any pages make one node
+        """None: all pages are alike."""
+        return []
+
+    def mend(self, path: Sequence[Node], num_shared: int, row: IntArray) -> None:
+        """Nothing is ever lacking."""
+
     def claim(self, slots: IntArray) -> IntArray:
         """Own the pages of `slots`, whole pages in row order, and return their ids.
 
@@ -123,6 +142,10 @@ class FullComponent:
         if fault != tokens.FAULT_NONE:
             self._refuse(fault, slots[bad * self._page_size : (bad + 1) * self._page_size])
         return pages
+
+    def disclaim(self, pages: IntArray) -> None:
+        """Undo `claim`."""
+        self._held[pages] = 0
 
     def held_pages(self) -> IntArray:
         """The ids of all pages that nodes own, ascending."""
@@ -148,11 +171,11 @@ class FullComponent:
         lower.pages = lower.pages[num_pages:].copy()
         upper.locks = lower.locks
 
-    def usable(self, node: Node) -> Node:
-        """Any node will do: all tokens above it are there."""
-        return node
+    def usable(self, path: Sequence[Node], length: int) -> int:  # noqa: ARG002 - nothing on the path is ever missing
+        """All of it."""
+        return length
 
-    def touch(self, node: Node) -> None:
+    def use(self, node: Node, num_hits: int) -> None:  # noqa: ARG002 - the node's own record says it
         """Only the last node of a path can be waiting for eviction."""
         self._queue.refresh(node)
 
@@ -167,7 +190,7 @@ class FullComponent:
             at.locks += 1
             at = at.parent
 
-    def unlock(self, node: Node) -> None:
+    def unlock(self, node: Node, since: int | None = None) -> None:  # noqa: ARG002 - never loosened
         """Let the whole path go, as far as nobody else keeps it."""
         at = node
         while at.parent is not None:
@@ -178,6 +201,9 @@ class FullComponent:
             at = at.parent
         if self._is_evictable(node):
             self._queue.add(node)
+
+    def loosen(self, node: Node, since: int, to: int) -> None:
+        """All of the path stays needed."""
 
     def choose(self, num_tokens: int) -> list[Node]:
         """Take nodes of at least `num_tokens` tokens out of the queue, children before their parents.
@@ -220,21 +246,21 @@ class FullComponent:
         nodes = list(root.below())
         for node in nodes:
             if node.pages.size * self._page_size != node.tokens.size:
-                _fail(f"{node} has {node.pages.size} pages for {node.tokens.size} tokens")
+                fail(f"{node} has {node.pages.size} pages for {node.tokens.size} tokens")
             if node.locks != node.pins + sum(child.locks for child in node.children.values()):
-                _fail(f"{node} has {node.pins} pins, which with its children's locks do not make {node.locks}")
+                fail(f"{node} has {node.pins} pins, which with its children's locks do not make {node.locks}")
         protected = sum(node.tokens.size for node in nodes if node.locks)
         evictable = sum(node.tokens.size for node in nodes) - protected
         if (evictable, protected) != (self.evictable_tokens, self.protected_tokens):
-            _fail(
+            fail(
                 f"evictable and protected tokens are counted as {self.evictable_tokens} and {self.protected_tokens} "
                 f"but the nodes hold {evictable} and {protected}"
             )
         pages = np.sort(np.concatenate([root.pages, *(node.pages for node in nodes)]))
         if not np.array_equal(pages, np.flatnonzero(self._held)):
-            _fail(f"the nodes hold {pages.size} pages, which are not those that are marked as held")
+            fail(f"the nodes hold {pages.size} pages, which are not those that are marked as held")
         if set(self._queue) != {node for node in nodes if self._is_evictable(node)}:
-            _fail(f"{len(self._queue)} nodes wait for eviction, and they are not the unlocked leaves")
+            fail(f"{len(self._queue)} nodes wait for eviction, and they are not the unlocked leaves")
 
     def _is_evictable(self, node: Node) -> bool:
         return node.locks == 0 and not node.children and node.parent is not None
@@ -257,5 +283,6 @@ class FullComponent:
         )
 
 
-def _fail(what: str) -> NoReturn:
+def fail(what: str) -> NoReturn:
+    """Raise `AuditError`."""
     raise AuditError(f"{what}. Something changed the tree other than by its own operations.")

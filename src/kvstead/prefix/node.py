@@ -27,6 +27,33 @@ class Namespace:
 ChildKey: TypeAlias = bytes | tuple[Namespace, bytes]
 
 
+class WindowPart:
+    """What a node has on the window side: slots for all its tokens, or none (a tombstone).
+
+    locks: locks that need these slots, of this node and of nodes below. access, created, hits, priority: as the node's
+    own, but moved only by those who needed the window side here.
+    """
+
+    __slots__ = ("access", "created", "hits", "is_live", "locks", "priority")
+
+    def __init__(self, now: int, priority: int, *, is_live: bool) -> None:
+        self.is_live = is_live
+        self.locks = 0
+        self.access = now
+        self.created = now
+        self.hits = 0
+        self.priority = priority
+
+    def copy(self) -> WindowPart:
+        """The same for the other half of a node that is split."""
+        twin = WindowPart(self.created, self.priority, is_live=self.is_live)
+        twin.locks, twin.access, twin.hits = self.locks, self.access, self.hits
+        return twin
+
+
+_NO_WINDOW = WindowPart(0, 0, is_live=False)  # of every node of a tree without window layers
+
+
 class Node:
     """A stretch of tokens, whole pages, that every sequence below it has in common.
 
@@ -34,7 +61,7 @@ class Node:
     that were taken at this very node. access, created: readings of the tree's clock. hits: matches that used it.
 
     Then what the components keep here; full attention: `pages` int64[n / page_size], one id for every page of slots,
-    and `locks`, the pins at this node and everywhere below.
+    and `locks`, the pins at this node and everywhere below; window layers: `window`.
 
     `parent` is None for the root and for a node that has left the tree.
     """
@@ -52,6 +79,7 @@ class Node:
         "pins",
         "priority",
         "tokens",
+        "window",
     )
 
     def __init__(
@@ -69,10 +97,16 @@ class Node:
         self.created = now
         self.hits = 0
         self.priority = priority
+        self.window = _NO_WINDOW
+
+    @property
+    def start(self) -> int:
+        """Tokens from the root to the beginning of this node."""
+        return self.end - self.tokens.size
 
     def __repr__(self) -> str:
         """Where the node lies and what holds it."""
-        return f"Node([{self.end - self.tokens.size}:{self.end}], locks={self.locks}, children={len(self.children)})"
+        return f"Node([{self.start}:{self.end}], locks={self.locks}, children={len(self.children)})"
 
     def below(self) -> Iterator[Node]:
         """Every node below this one, parents first."""
@@ -87,11 +121,14 @@ class Node:
 class Match:
     """The cached part of a key: its first `num_tokens` tokens, ending at `node`.
 
-    Holds nothing: until `node` is locked, the next eviction may take it.
+    num_found: leading tokens whose full-attention slots are cached; where it is more than `num_tokens`, what lies
+    behind cannot be gone on from, because its window side is dead. Holds nothing: until `node` is locked, the next
+    eviction may take it.
     """
 
     node: Node
     num_tokens: int
+    num_found: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,7 +146,13 @@ class Insertion:
 
 @dataclass(frozen=True, slots=True)
 class Evicted:
-    """What an eviction gave back to the allocator."""
+    """What an eviction gave back to the allocator.
+
+    num_tokens: full-attention slots, of `num_nodes` nodes that left the tree. num_window_tokens: window slots, of those
+    nodes and of tombstones. num_tombstoned: tokens that stay cached without their window slots.
+    """
 
     num_tokens: int
     num_nodes: int
+    num_window_tokens: int = 0
+    num_tombstoned: int = 0

@@ -17,41 +17,50 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
-from typing import TypeAlias
+from typing import Protocol, TypeAlias
 
 from kvstead.errors import InvalidSize
-from kvstead.prefix.node import Node
-
-Rank: TypeAlias = tuple[int, int]
-Policy: TypeAlias = Callable[[Node], Rank]
 
 
-def _lru(node: Node) -> Rank:
-    return node.access, 0
+class Usage(Protocol):
+    """When and how often something cached was used."""
+
+    access: int
+    created: int
+    hits: int
+    priority: int
 
 
-def _mru(node: Node) -> Rank:
-    return -node.access, 0
+Rank: TypeAlias = tuple[int, ...]
+Policy: TypeAlias = Callable[[Usage], Rank]
 
 
-def _fifo(node: Node) -> Rank:
-    return node.created, 0
+def _lru(usage: Usage) -> Rank:
+    return usage.access, 0
 
 
-def _filo(node: Node) -> Rank:
-    return -node.created, 0
+def _mru(usage: Usage) -> Rank:
+    return -usage.access, 0
 
 
-def _lfu(node: Node) -> Rank:
-    return node.hits, node.access
+def _fifo(usage: Usage) -> Rank:
+    return usage.created, 0
 
 
-def _slru(node: Node) -> Rank:
-    return min(node.hits, 1), node.access
+def _filo(usage: Usage) -> Rank:
+    return -usage.created, 0
 
 
-def _priority(node: Node) -> Rank:
-    return node.priority, node.access
+def _lfu(usage: Usage) -> Rank:
+    return usage.hits, usage.access
+
+
+def _slru(usage: Usage) -> Rank:
+    return min(usage.hits, 1), usage.access
+
+
+def _priority(usage: Usage) -> Rank:
+    return usage.priority, usage.access
 
 
 POLICIES: Mapping[str, Policy] = MappingProxyType(

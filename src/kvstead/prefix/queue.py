@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from heapq import heapify, heappop, heappush
 from itertools import count
 from typing import TypeAlias
 
 from kvstead.prefix.node import Node
-from kvstead.prefix.policies import Policy, Rank
+from kvstead.prefix.policies import Rank
 
 # (rank when filed, serial number, node); the serial keeps the heap from comparing nodes.
 _Entry: TypeAlias = tuple[Rank, int, Node]
@@ -28,8 +28,8 @@ class EvictionQueue:
 
     __slots__ = ("_entries", "_heap", "_rank", "_serial")
 
-    def __init__(self, policy: Policy) -> None:
-        self._rank = policy
+    def __init__(self, rank: Callable[[Node], Rank]) -> None:
+        self._rank = rank
         self._heap: list[_Entry] = []
         self._entries: dict[Node, _Entry] = {}
         self._serial = count()

@@ -11,6 +11,7 @@ only partly filled is never keyed at all: it stays its request's own until it is
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import pairwise
 from typing import TypeAlias, cast
 
 import numpy as np
@@ -20,10 +21,12 @@ from kvstead.errors import InvalidSize, KVSteadError, LockUnderflow, OpenGroup, 
 from kvstead.kernels.arrays import Integers, to_host
 from kvstead.kernels.jit import IntArray
 from kvstead.kernels.tokens import TokenArray, common_prefix, narrow
+from kvstead.model.window import Window
 from kvstead.prefix.audit import audit_structure
 from kvstead.prefix.component import Component, FullComponent, SlotPool
 from kvstead.prefix.node import ChildKey, Evicted, Insertion, Match, Namespace, Node
 from kvstead.prefix.policies import policy_named
+from kvstead.prefix.window import WindowComponent, WindowPool
 
 # int32[n] or int64[n] on the host.
 Tokens: TypeAlias = NDArray[np.int32] | NDArray[np.int64]
@@ -38,18 +41,24 @@ class PrefixTree:
     """Cached prefixes over the pages of one allocator.
 
     allocator: gets back what is evicted; slots come from its users, through `insert`. policy: which unlocked leaf goes
-    first, see `kvstead.prefix.policies`. Raises `InvalidSize` for an unknown policy.
+    first, see `kvstead.prefix.policies`. window: what layers that look back over a bounded span need; the allocator is
+    then one with a window side, such as `SWAAllocator`. Raises `InvalidSize` for an unknown policy.
 
     A slot inserted here belongs to the tree until it is evicted; requests refer to it under a lock. Costs: a walk
     compares each token once and looks at each node of one path; eviction is O(log n) a node.
     """
 
-    def __init__(self, allocator: SlotPool, *, policy: str = "lru") -> None:
+    def __init__(self, allocator: SlotPool, *, policy: str = "lru", window: Window | None = None) -> None:
         self.page_size = allocator.page_size
         self.root = Node(None, b"", _NO_TOKENS, _NO_PAGES, 0, 0)
         self._allocator = allocator
         self._full = FullComponent(allocator, policy_named(policy))
+        self._window: WindowComponent | None = None
         self._components: Sequence[Component] = (self._full,)
+        if window is not None:
+            pool = cast("WindowPool", allocator)
+            self._window = WindowComponent(pool, policy_named(policy), window, self._split)
+            self._components = (self._full, self._window)
         self._clock = 0
 
     @property
@@ -62,20 +71,34 @@ class PrefixTree:
         """Tokens on locked paths. O(1)."""
         return self._full.protected_tokens
 
+    @property
+    def window_evictable_tokens(self) -> int:
+        """Tokens whose window slots eviction can give back. O(1)."""
+        return self._window.evictable_tokens if self._window else 0
+
+    @property
+    def window_protected_tokens(self) -> int:
+        """Tokens whose window slots locks keep. O(1)."""
+        return self._window.protected_tokens if self._window else 0
+
+    @property
+    def num_tombstone_tokens(self) -> int:
+        """Cached tokens that have no window slots any more. O(1)."""
+        return self._window.tombstone_tokens if self._window else 0
+
     def match(self, tokens: Tokens, *, namespace: Namespace = _PLAIN) -> Match:
         """Find the longest cached prefix of `tokens`, in whole pages, and mark it as used now.
 
-        tokens: int32[n] or int64[n]. A request that must compute at least one token passes all but its last. The match
-        holds nothing: `lock` its node before anything may evict. May split a node; matches of that node stay good.
-        Raises `RequestError` for anything but a flat array of ids that fit int32.
+        tokens: int32[n] or int64[n]. A request that must compute at least one token passes all but its last. With a
+        window, the longest prefix whose last window of tokens is there as well. The match holds nothing: `lock` its
+        node before anything may evict. May split a node; matches of that node stay good. Raises `RequestError` for
+        anything but a flat array of ids that fit int32.
         """
-        node, child, num_common = self._walk(self._key_of(tokens), namespace)
-        if child is not None:
-            node = self._split(child, num_common)
-        node = self._usable(node)
+        path, num_found = self._walk(self._key_of(tokens), namespace)
+        node = self._node_at(path[-1], self._usable(path, num_found))
         self._clock += 1
         self._use(node, num_hits=1, priority=node.priority)
-        return Match(node, node.end)
+        return Match(node, node.end, num_found)
 
     def slots(self, where: Match | Node) -> IntArray:
         """int64[num_tokens], the slots of all tokens from the root to there; the caller's to keep.
@@ -95,8 +118,10 @@ class PrefixTree:
         """Cache the whole pages of `tokens`; the tree owns from now on the pages that are new to it.
 
         tokens: int32[n] or int64[n]. slots: n of any integer type, the request's row from position 0; copied. For the
-        leading `num_shared` tokens the tree keeps the slots it has: where the caller's differ they are his to free.
-        Tokens past the last whole page are ignored and stay his too. priority: raised to this along the path.
+        leading `num_shared` tokens the tree keeps the slots it has: where the caller's differ they are his to free, but
+        tombstones among them take over the window side of his. New tokens are cached with or without a window side, as
+        their slots are. Tokens past the last whole page are ignored and stay his too. priority: raised to this along
+        the path.
 
         Raises `RequestError` for tokens as in `match`, `InvalidSize` when tokens and slots differ in number,
         `MisalignedSegment` and `ForeignPage` for new slots that are no whole pages of the pool, `AuditError` for a page
@@ -106,16 +131,18 @@ class PrefixTree:
         row = to_host(slots)
         if row.size != len(tokens):
             raise InvalidSize(f"{len(tokens)} tokens came with {row.size} slots. Pass one slot for every token.")
-        node, child, num_common = self._walk(key, namespace)
-        num_shared = node.end + num_common
+        path, num_shared = self._walk(key, namespace)
         pages = self._full.claim(row[num_shared : key.size])  # raises before anything has changed
+        try:
+            for component in self._components:
+                component.mend(path, num_shared, row)
+        except KVSteadError:
+            self._full.disclaim(pages)
+            raise
         self._clock += 1
-        if child is not None:
-            node = self._split(child, num_common)
+        node = self._node_at(path[-1], num_shared)
         if pages.size:
-            tokens_left = key[num_shared:].copy()
-            child_key = self._child_key(node, tokens_left[: self.page_size], namespace)
-            node = self._hang(Node(node, child_key, tokens_left, pages, self._clock, priority))
+            node = self._hang(node, key[num_shared:], pages, namespace, priority)
         self._use(node, num_hits=0, priority=priority)
         return Insertion(node, key.size, num_shared)
 
@@ -126,32 +153,41 @@ class PrefixTree:
         for component in self._components:
             component.lock(node)
 
-    def unlock(self, node: Node) -> None:
-        """Undo one `lock` of this very node. Raises `LockUnderflow` when there is none, and `UseAfterFree`."""
-        self._path(node)
-        if node.pins == 0:
-            raise LockUnderflow(
-                f"{node} has no lock to give back. Unlock the node that was locked, once for each lock."
-            )
+    def unlock(self, node: Node, *, window_from: int | None = None) -> None:
+        """Undo one `lock` of this very node. Raises `LockUnderflow` when there is none, and `UseAfterFree`.
+
+        window_from: where the window part of that lock begins, if `loosen` has moved it.
+        """
+        self._require_pin(node)
         node.pins -= 1
         for component in self._components:
-            component.unlock(node)
+            component.unlock(node, window_from)
 
-    def evict(self, num_tokens: int) -> Evicted:
-        """Give at least `num_tokens` tokens back to the allocator, or all that is not locked.
+    def loosen(self, node: Node, window_from: int, to: int) -> None:
+        """Let go part of what one lock of `node` keeps on the window side, which begins at token `window_from`.
 
-        Whole nodes go, leaves first; a parent whose last child goes may follow in the same call. Returns what went.
+        to: where it begins from now on; `node.end` or more lets all of it go. Raises as `unlock`.
+        """
+        self._require_pin(node)
+        for component in self._components:
+            component.loosen(node, window_from, to)
+
+    def evict(self, num_tokens: int, num_window_tokens: int = 0) -> Evicted:
+        """Give at least so many tokens back to each side of the allocator, or all that is not locked.
+
+        For the full side whole nodes go, leaves first; a parent whose last child goes may follow in the same call. If
+        that does not make up the window side, windows go alone, and their nodes stay as tombstones. Returns what went.
         Raises `InvalidSize` for a negative number and `OpenGroup` while the allocator has a free group open, since
         nothing would become available before its end.
         """
-        if num_tokens < 0:
-            raise InvalidSize(f"cannot evict {num_tokens} tokens. Ask for 0 or more.")
+        if min(num_tokens, num_window_tokens) < 0:
+            raise InvalidSize(f"cannot evict {num_tokens} and {num_window_tokens} tokens. Ask for 0 or more.")
         if self._allocator.free_group is not None:
             raise OpenGroup(
                 f"evicting {num_tokens} tokens inside a free group would make none available. End the group first."
             )
         victims = self._full.choose(num_tokens)
-        before = self.evictable_tokens
+        before, before_window = self.evictable_tokens, self.window_evictable_tokens
         try:
             for component in self._components:
                 component.release(victims)
@@ -160,7 +196,9 @@ class PrefixTree:
             raise
         for node in victims:
             self._take_out(node)
-        return Evicted(before - self.evictable_tokens, len(victims))
+        num_window = before_window - self.window_evictable_tokens
+        num_tombstoned = self._window.evict(num_window_tokens - num_window) if self._window else 0
+        return Evicted(before - self.evictable_tokens, len(victims), num_window + num_tombstoned, num_tombstoned)
 
     def clear(self) -> bool:
         """Give everything back to the allocator.
@@ -197,35 +235,41 @@ class PrefixTree:
             raise RequestError(f"token {whole[bad]} at position {bad} does not fit int32. Pass ids of a vocabulary.")
         return key
 
-    def _walk(self, key: TokenArray, namespace: Namespace) -> tuple[Node, Node | None, int]:
-        """Follow `key` as far as it is cached.
+    def _walk(self, key: TokenArray, namespace: Namespace) -> tuple[list[Node], int]:
+        """Follow `key` as far as it is cached: the nodes from the root on, and the number of tokens, whole pages.
 
-        Returns the last node that it covers whole, and the child below of which it only shares the leading tokens, with
-        their number (whole pages); or None and 0.
+        The last node may reach further than `key` goes with it.
         """
         page_size = self.page_size
         node = self.root
+        path = [node]
         while node.end < key.size:
             child = node.children.get(self._child_key(node, key[node.end : node.end + page_size], namespace))
             if child is None:
                 break
+            path.append(child)
             num_common = common_prefix(key, node.end, child.tokens)
             if num_common < child.tokens.size:
-                return node, child, num_common - num_common % page_size
+                return path, node.end + num_common - num_common % page_size
             node = child
-        return node, None, 0
+        return path, node.end
 
     def _child_key(self, parent: Node, page: TokenArray, namespace: Namespace) -> ChildKey:
         return page.tobytes() if parent is not self.root else (namespace, page.tobytes())
 
-    def _usable(self, node: Node) -> Node:
-        """The deepest node, from `node` upward, that satisfies every component."""
+    def _usable(self, path: Sequence[Node], length: int) -> int:
+        """The longest prefix, of `length` tokens at most, that satisfies every component."""
         while True:
-            end = node.end
-            for component in self._components:
-                node = component.usable(node)
-            if node.end == end:
-                return node
+            shorter = min(component.usable(path, length) for component in self._components)
+            if shorter == length:
+                return length
+            length = shorter
+
+    def _node_at(self, node: Node, length: int) -> Node:
+        """The node that ends after `length` tokens on the path down to `node`, split off if need be."""
+        while node.start >= length and node.parent is not None:
+            node = node.parent
+        return node if node.end == length else self._split(node, length - node.start)
 
     def _split(self, lower: Node, num_tokens: int) -> Node:
         """Put the leading `num_tokens` of `lower` into a node of their own above it; `lower` keeps its identity."""
@@ -242,13 +286,18 @@ class PrefixTree:
             component.split(upper, lower)
         return upper
 
-    def _hang(self, leaf: Node) -> Node:
-        """Add a leaf below its parent."""
-        assert leaf.parent is not None, "a leaf knows its parent"
-        leaf.parent.children[leaf.key] = leaf
-        for component in self._components:
-            component.adopt(leaf)
-        return leaf
+    def _hang(self, parent: Node, tokens: TokenArray, pages: IntArray, namespace: Namespace, priority: int) -> Node:
+        """Add new tokens below `parent`, in as many nodes as the components want; returns the last one."""
+        cuts = sorted({cut for component in self._components for cut in component.cuts(pages)})
+        for start, end in pairwise((0, *cuts, pages.size)):
+            stretch = tokens[start * self.page_size : end * self.page_size].copy()
+            key = self._child_key(parent, stretch[: self.page_size], namespace)
+            leaf = Node(parent, key, stretch, pages[start:end].copy(), self._clock, priority)
+            parent.children[key] = leaf
+            for component in self._components:
+                component.adopt(leaf)
+            parent = leaf
+        return parent
 
     def _use(self, node: Node, num_hits: int, priority: int) -> None:
         """The path down to `node` is in use now. A parent's priority is at least its children's."""
@@ -259,7 +308,7 @@ class PrefixTree:
             at.priority = max(at.priority, priority)
             at = at.parent
         for component in self._components:
-            component.touch(node)
+            component.use(node, num_hits)
 
     def _take_out(self, node: Node) -> None:
         """Cut a node off its parent, which also marks it as gone."""
@@ -267,6 +316,13 @@ class PrefixTree:
         assert parent is not None, "the root stays"
         del parent.children[node.key]
         node.parent = None
+
+    def _require_pin(self, node: Node) -> None:
+        self._path(node)
+        if node.pins == 0:
+            raise LockUnderflow(
+                f"{node} has no lock to give back. Unlock the node that was locked, once for each lock."
+            )
 
     def _path(self, node: Node) -> list[Node]:
         """The nodes from `node` up to the root. Raises `UseAfterFree` when they do not lead there."""

@@ -1,0 +1,257 @@
+"""What a node holds for layers that look back over a window or a chunk only, and when that may go.
+
+    window 4        root -- [a a a a] -- [b b b b] -- [c c c c]        . has no window slots: a tombstone
+    live               yes        .            yes
+    a match may end          8?  no: the last 4 tokens are dead
+                                                  12: its last 4 tokens are live, whatever lies before them
+
+The window side of a node is the window pages that its pages own in the allocator; it dies earlier than the full side,
+and alone. A node is live as a whole or not at all: where liveness has to change inside one, the node is cut.
+
+A lock of a node keeps the window side from `Window.needed_from(node.end)` on, no more, and beginning at a node's start.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from math import lcm
+from typing import Protocol
+
+import numpy as np
+
+from kvstead.kernels.jit import IntArray
+from kvstead.model.window import Window
+from kvstead.prefix.component import SlotPool, fail
+from kvstead.prefix.node import Node, WindowPart
+from kvstead.prefix.policies import Policy
+from kvstead.prefix.queue import EvictionQueue
+
+
+class WindowPool(SlotPool, Protocol):
+    """The part of an allocator with two sides that a tree needs besides."""
+
+    @property
+    def window_pages(self) -> IntArray:
+        """The window page of each page, 0 for none."""
+        ...
+
+    def free_window_pages(self, pages: IntArray) -> None:
+        """Give back the window pages of `pages`; nothing for those that have none."""
+        ...
+
+    def move_window(self, src: IntArray, dst: IntArray) -> None:
+        """Hand window pages on from the pages of slots to those of others; raises before anything has changed."""
+        ...
+
+
+class WindowComponent:
+    """Window slots, kept where the full component keeps its pages.
+
+    cut: splits a node of the tree after so many tokens and returns the upper part; the lower one keeps its identity.
+    The counters are tokens: `evictable_tokens` and `protected_tokens` have window slots, `tombstone_tokens` do not.
+    """
+
+    def __init__(self, pool: WindowPool, policy: Policy, window: Window, cut: Callable[[Node, int], Node]) -> None:
+        self.evictable_tokens = 0
+        self.protected_tokens = 0
+        self.tombstone_tokens = 0
+        self._pool = pool
+        self._window = window
+        self._page_size = pool.page_size
+        self._cut = cut
+        # Of windows used at one time the one nearest the root goes first, so that the branch can still be matched.
+        self._queue = EvictionQueue(lambda node: (*policy(node.window), node.end))
+        # A match may end in the middle of tombstones where a new chunk begins.
+        self._fresh_starts = lcm(window.span, pool.page_size) if window.is_chunked else 0
+
+    def cuts(self, pages: IntArray) -> list[int]:
+        """A node is live as a whole or dead as a whole."""
+        return (np.flatnonzero(np.diff(self._pool.window_pages[pages] > 0)) + 1).tolist()
+
+    def adopt(self, leaf: Node) -> None:
+        """Count a leaf, all of whose pages are alike."""
+        leaf.window = WindowPart(leaf.created, leaf.priority, is_live=bool(self._pool.window_pages[leaf.pages[0]] > 0))
+        if leaf.window.is_live:
+            self.evictable_tokens += leaf.tokens.size
+            self._queue.add(leaf)
+        else:
+            self.tombstone_tokens += leaf.tokens.size
+
+    def mend(self, path: Sequence[Node], num_shared: int, row: IntArray) -> None:
+        """Revive tombstones with the window pages of the caller's own slots for the same tokens."""
+        runs = [run for node in path if not node.window.is_live for run in self._givable(node, num_shared, row)]
+        if not runs:
+            return
+        givers = np.concatenate([row[start : end : self._page_size] for _, start, end in runs])
+        takers = [at.pages[(a - at.start) // self._page_size : (b - at.start) // self._page_size] for at, a, b in runs]
+        self._pool.move_window(givers, np.concatenate(takers) * self._page_size)
+        for node, start, end in runs:
+            self._revive(self._stretch(node, start, end))
+
+    def split(self, upper: Node, lower: Node) -> None:
+        """Both halves are as the node was; whoever needed it needs both."""
+        upper.window = lower.window.copy()
+        if lower in self._queue:
+            self._queue.add(upper)
+
+    def usable(self, path: Sequence[Node], length: int) -> int:
+        """Go back over tombstones until the live tokens behind the last one suffice."""
+        end = length
+        for node in reversed(path):
+            start = node.start
+            if start >= end or node.window.is_live:
+                continue
+            dead = min(node.end, end)  # live from here to `end`
+            if self._window.needed_from(end) >= dead:
+                return end
+            fresh = dead // self._fresh_starts * self._fresh_starts if self._fresh_starts else 0
+            if fresh > start:
+                return fresh
+            end = start
+        return end
+
+    def use(self, node: Node, num_hits: int) -> None:
+        """Only what a sequence that goes on at `node` needs was used."""
+        for at in self._needed(node, self._start(node)):
+            part = at.window
+            part.access = node.access
+            part.hits += num_hits
+            part.priority = max(part.priority, node.priority)
+            self._queue.refresh(at)
+
+    def lock(self, node: Node) -> None:
+        """Keep what a sequence that goes on at `node` needs."""
+        since = self._start(node)
+        self._cut_at(node, since)
+        for at in self._needed(node, since):
+            if at.window.locks == 0 and at.window.is_live:
+                self._protect(at)
+            at.window.locks += 1
+
+    def unlock(self, node: Node, since: int | None = None) -> None:
+        """Let go what a lock has kept from `since` on (all of it if not given), as far as nobody else keeps it."""
+        self._let_go(self._needed(node, self._start(node) if since is None else since))
+
+    def loosen(self, node: Node, since: int, to: int) -> None:
+        """Let go what a lock has kept from `since` up to `to`."""
+        to -= to % self._page_size
+        self._cut_at(node, to)
+        self._let_go(at for at in self._needed(node, since) if at.end <= to)
+
+    def evict(self, num_tokens: int) -> int:
+        """Give window slots of at least `num_tokens` tokens back, or all that no lock keeps; the full side stays.
+
+        Whole nodes but for the last, which is cut if it holds much more than is wanted. Returns the number of tokens.
+        """
+        chosen: list[Node] = []
+        wanted = num_tokens
+        while wanted > 0 and (node := self._queue.pop()) is not None:
+            # Not finer than a window, or a path would fall into pieces of a page.
+            part = max(wanted, self._window.span)
+            part += -part % self._page_size
+            if part < node.tokens.size:
+                upper = self._cut(node, part)
+                self._queue.add(node)
+                node = upper
+            chosen.append(node)
+            wanted -= node.tokens.size
+        if chosen:
+            self._pool.free_window_pages(np.concatenate([node.pages for node in chosen]))
+        for node in chosen:
+            node.window.is_live = False
+        freed = num_tokens - wanted if chosen else 0
+        self.evictable_tokens -= freed
+        self.tombstone_tokens += freed
+        return freed
+
+    def release(self, nodes: Sequence[Node]) -> None:
+        """Count nodes out; the full side gives back both."""
+        for node in nodes:
+            if node.window.is_live:
+                self.evictable_tokens -= node.tokens.size
+                self._queue.discard(node)
+            else:
+                self.tombstone_tokens -= node.tokens.size
+
+    def audit(self, root: Node) -> None:
+        """Recount liveness, locks, counters and the queue. Raises `AuditError`."""
+        nodes = list(root.below())
+        for node in nodes:
+            mapped = self._pool.window_pages[node.pages] > 0
+            if not (mapped == node.window.is_live).all():
+                fail(f"{node} is {'live' if node.window.is_live else 'a tombstone'}, {mapped.sum()} pages have windows")
+            if not 0 <= node.window.locks <= node.locks:
+                fail(f"{node} has {node.window.locks} locks on its window side and {node.locks} in all")
+        live = [node for node in nodes if node.window.is_live]
+        protected = sum(node.tokens.size for node in live if node.window.locks)
+        evictable = sum(node.tokens.size for node in live) - protected
+        tombstones = sum(node.tokens.size for node in nodes) - protected - evictable
+        counted = self.evictable_tokens, self.protected_tokens, self.tombstone_tokens
+        if counted != (evictable, protected, tombstones):
+            fail(
+                f"evictable, protected and dead window tokens are counted as {counted} but the nodes hold "
+                f"{(evictable, protected, tombstones)}"
+            )
+        if set(self._queue) != {node for node in live if node.window.locks == 0}:
+            fail(f"{len(self._queue)} nodes wait to lose their window, and they are not the unlocked live ones")
+
+    def _start(self, node: Node) -> int:
+        """Where the window that a lock of `node` keeps begins."""
+        needed = self._window.needed_from(node.end)
+        return needed - needed % self._page_size
+
+    def _needed(self, node: Node, since: int) -> Iterator[Node]:
+        """`node` and the nodes above it that lie behind `since`."""
+        while node.end > since:
+            yield node
+            assert node.parent is not None, "only the root ends at 0"
+            node = node.parent
+
+    def _cut_at(self, node: Node, position: int) -> None:
+        """Let a node begin at `position`, on the path down to `node`."""
+        while node.start > position:
+            assert node.parent is not None, "the root starts at 0"
+            node = node.parent
+        if node.start < position < node.end:
+            self._cut(node, position - node.start)
+
+    def _givable(self, node: Node, num_shared: int, row: IntArray) -> Iterator[tuple[Node, int, int]]:
+        """Stretches of a tombstone for which the caller's row has window pages: (node, start, end)."""
+        start, end = node.start, min(node.end, num_shared)
+        pages = row[start : end : self._page_size] // self._page_size
+        known = (pages > 0) & (pages <= self._pool.num_pages)  # what is no page gives nothing, and is refused elsewhere
+        has = np.concatenate(([0], self._pool.window_pages[np.where(known, pages, 0)] > 0, [0]))
+        edges = np.flatnonzero(np.diff(has)) * self._page_size + start
+        for a, b in edges.reshape(-1, 2).tolist():
+            yield node, a, b
+
+    def _stretch(self, node: Node, start: int, end: int) -> Node:
+        """The tokens from `start` to `end` of `node` as a node of their own."""
+        if node.end > end:
+            node = self._cut(node, end - node.start)
+        if node.start < start:
+            self._cut(node, start - node.start)
+        return node
+
+    def _revive(self, node: Node) -> None:
+        node.window.is_live = True
+        node.window.access = node.access
+        self.tombstone_tokens -= node.tokens.size
+        if node.window.locks:
+            self.protected_tokens += node.tokens.size
+        else:
+            self.evictable_tokens += node.tokens.size
+            self._queue.add(node)
+
+    def _protect(self, node: Node) -> None:
+        self._queue.discard(node)
+        self.evictable_tokens -= node.tokens.size
+        self.protected_tokens += node.tokens.size
+
+    def _let_go(self, nodes: Iterator[Node]) -> None:
+        for at in nodes:
+            at.window.locks -= 1
+            if at.window.locks == 0 and at.window.is_live:
+                self.protected_tokens -= at.tokens.size
+                self.evictable_tokens += at.tokens.size
+                self._queue.add(at)
