@@ -2,12 +2,22 @@
 
 from kvstead.model.catalog import preset_names, preset_source
 from kvstead.model.compute import ComputeProfile, load_profile
-from kvstead.model.kinds import WHOLE_SEQUENCE, CacheKind, LayerCache, StatePart, TokenCache
+from kvstead.model.kinds import BOUNDED, WHOLE_SEQUENCE, CacheKind, LayerCache, StatePart, TokenCache
 from kvstead.model.layout import ModelLayout, load_layout
 from kvstead.model.options import LayoutOptions
-from kvstead.model.sizing import EqualPage, concurrent_requests, equal_page, split_slots
+from kvstead.model.sizing import (
+    EqualPage,
+    WindowSplit,
+    concurrent_requests,
+    equal_page,
+    split_bytes,
+    split_memory,
+    split_slots,
+)
+from kvstead.model.window import Window
 
 __all__ = [
+    "BOUNDED",
     "WHOLE_SEQUENCE",
     "CacheKind",
     "ComputeProfile",
@@ -17,11 +27,15 @@ __all__ = [
     "ModelLayout",
     "StatePart",
     "TokenCache",
+    "Window",
+    "WindowSplit",
     "concurrent_requests",
     "equal_page",
     "load_layout",
     "load_profile",
     "preset_names",
     "preset_source",
+    "split_bytes",
+    "split_memory",
     "split_slots",
 ]

@@ -22,6 +22,7 @@ from kvstead.model.fields import ConfigSource, Fields, load_config
 from kvstead.model.kinds import BOUNDED, WHOLE_SEQUENCE, CacheKind, LayerCache
 from kvstead.model.options import ConvColumns, LayoutKeywords, LayoutOptions
 from kvstead.model.reader import read_layers
+from kvstead.model.window import Window
 
 
 @dataclass(frozen=True)  # no slots: the sums below are asked for at every step, and are kept once computed
@@ -104,6 +105,20 @@ class ModelLayout:
         if CacheKind.WINDOW in self.kinds:
             return "sliding"
         return "chunked" if CacheKind.CHUNK in self.kinds else None
+
+    @cached_property
+    def window_rule(self) -> Window | None:
+        """The one bound of all layers that keep a window or a chunk, None when no layer does.
+
+        Raises `LayoutError` when they differ in kind or size, as no bundled model does: one window side cannot serve
+        both.
+        """
+        entries = [layer.tokens for layer in self.layers if layer.tokens and layer.tokens.kind in BOUNDED]
+        found = sorted({(entry.kind, entry.span or 0) for entry in entries})
+        if len(found) > 1:
+            bounds = " and ".join(f"a {kind} of {span:,}" for kind, span in found)
+            raise LayoutError(f"{self.name} has layers with {bounds}. Size and manage each kind as a model of its own.")
+        return Window(found[0][1], found[0][0] is CacheKind.CHUNK) if found else None
 
     @cached_property
     def state_bytes(self) -> int:

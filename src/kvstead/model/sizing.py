@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from fractions import Fraction
 
-from kvstead.errors import InvalidSize, LayoutError
+from kvstead.errors import InvalidSize, LayoutError, MisalignedSize
 from kvstead.model.layout import ModelLayout
+from kvstead.model.window import Window
+
+_ASSUMED_LENGTH = 8192  # tokens of a sequence, where nobody says: a prompt of some thousands and its answer
 
 
 def split_slots(layout: ModelLayout, num_bytes: int, page_size: int, window_ratio: Fraction) -> tuple[int, int]:
@@ -30,6 +34,140 @@ def split_slots(layout: ModelLayout, num_bytes: int, page_size: int, window_rati
     while (pages + 1) * full + int((pages + 1) * window_ratio) * window <= usable:
         pages += 1
     return pages * page_size, int(pages * window_ratio) * page_size
+
+
+@dataclass(frozen=True, slots=True)
+class WindowSplit:
+    """Slots of the side that keeps whole sequences and of the side that keeps windows, both in whole pages.
+
+    `ratio` is window slots per full slot as it was aimed at, before pages are rounded; `source` says in words how it
+    came about.
+    """
+
+    num_slots: int
+    num_window_slots: int
+    ratio: float
+    source: str
+
+
+def split_memory(
+    layout: ModelLayout,
+    num_bytes: int,
+    page_size: int,
+    *,
+    window_ratio: float | Fraction | None = None,
+    expected_length: int | None = None,
+) -> WindowSplit:
+    """The largest split of `num_bytes` between full and window side, one padding page each included.
+
+    window_ratio: window slots per full slot, above 0; a float stands for the decimal it prints as. It is obeyed as
+    `split_slots` does, also above 1, where the surplus lies idle: a full page has one window page at most.
+
+    Without it the ratio is derived for sequences of `expected_length` tokens (8,192 when that is None too): what such a
+    sequence keeps of its window, and two pages for where it begins and ends, per token of its length. The window side
+    then gets at least the pages of one sequence's window, or as many as the full side has if those are fewer, and the
+    pages that still fit what rounding leaves.
+
+    Raises `LayoutError` for a layout without both sides or with states, and, naming the least that would do, for bytes
+    that hold no page on one of the sides; `InvalidSize` for sizes that have no sense.
+    """
+    window = _two_sides(layout, num_bytes, page_size)
+    if window_ratio is not None:
+        return _split_as_given(layout, num_bytes, page_size, window_ratio)
+    length = _ASSUMED_LENGTH if expected_length is None else expected_length
+    if length < 1:
+        raise InvalidSize(f"sequences of {length} tokens are expected. Use a length of at least 1, or leave it out.")
+    ratio = min(Fraction(1), Fraction(min(length, window.span) + 2 * page_size, length))
+    source = f"derived for sequences of {length:,} tokens{', assumed' if expected_length is None else ''}"
+    return _split_as_derived(layout, window, num_bytes, page_size, ratio, source)
+
+
+def split_bytes(layout: ModelLayout, num_slots: int, num_window_slots: int, page_size: int) -> int:
+    """Bytes of both sides and their padding pages: the least for which `split_memory` gives these slots.
+
+    A side without layers costs nothing. Raises `InvalidSize` for a negative number of slots or a page size below 1,
+    `MisalignedSize` for slots that are no whole pages.
+    """
+    if page_size < 1 or min(num_slots, num_window_slots) < 0:
+        raise InvalidSize(
+            f"{num_slots} slots, {num_window_slots} window slots and pages of {page_size} are given. "
+            "Use a page size of at least 1 and no negative number."
+        )
+    if num_slots % page_size or num_window_slots % page_size:
+        raise MisalignedSize(
+            f"{num_slots} slots and {num_window_slots} window slots are no multiples of the page size {page_size}. "
+            "Round them to whole pages."
+        )
+    full, window = num_slots + page_size, num_window_slots + page_size
+    return full * layout.full_bytes_per_token + window * layout.window_bytes_per_token
+
+
+def _two_sides(layout: ModelLayout, num_bytes: int, page_size: int) -> Window:
+    """The window of a layout that has both sides and no third."""
+    if page_size < 1 or num_bytes < 0:
+        raise InvalidSize(
+            f"{num_bytes} bytes and pages of {page_size} are given. "
+            "Use a page size of at least 1 and no negative number."
+        )
+    window = layout.window_rule
+    if window is None or not layout.full_bytes_per_token or layout.state_bytes:
+        raise LayoutError(
+            f"{layout.name} keeps {' and '.join(layout.kinds) or 'nothing'}, which is not a full and a window side. "
+            "Use `slots_for` where every layer keeps the same, and size states by `state_bytes`."
+        )
+    return window
+
+
+def _split_as_given(layout: ModelLayout, num_bytes: int, page_size: int, given: float | Fraction) -> WindowSplit:
+    try:
+        ratio = given if isinstance(given, Fraction) else Fraction(str(given))
+    except ValueError:
+        ratio = Fraction(0)  # nan or infinite
+    if ratio <= 0:
+        raise InvalidSize(f"window_ratio is {given}. It must be above 0 and finite; leave it out to have it derived.")
+    slots, window_slots = split_slots(layout, num_bytes, page_size, ratio)
+    if not slots or not window_slots:
+        pages = -(-ratio.denominator // ratio.numerator)  # the fewest that give the window side a page
+        least = split_bytes(layout, pages * page_size, int(pages * ratio) * page_size, page_size)
+        raise _too_small(layout, num_bytes, page_size, least)
+    return WindowSplit(slots, window_slots, float(ratio), f"window_ratio {float(ratio):g}, as given")
+
+
+def _split_as_derived(
+    layout: ModelLayout, window: Window, num_bytes: int, page_size: int, ratio: Fraction, source: str
+) -> WindowSplit:
+    full, extra = layout.full_bytes_per_token * page_size, layout.window_bytes_per_token * page_size
+    usable = num_bytes - full - extra
+    if usable < full + extra:
+        raise _too_small(layout, num_bytes, page_size, 2 * (full + extra))
+    least = window.pages(page_size)
+
+    def window_pages(pages: int) -> int:
+        return max(int(pages * ratio), min(pages, least))
+
+    pages = _largest(usable // full, lambda pages: pages * full + window_pages(pages) * extra <= usable)
+    num_window = window_pages(pages)
+    if num_window > int(pages * ratio):
+        source += f", and raised to {'one whole window' if num_window == least else 'the pages of the full side'}"
+    left = usable - pages * full - num_window * extra
+    num_window += min(left // extra, pages - num_window)  # a full page has one window page at most
+    return WindowSplit(pages * page_size, num_window * page_size, float(ratio), source)
+
+
+def _too_small(layout: ModelLayout, num_bytes: int, page_size: int, least: int) -> LayoutError:
+    return LayoutError(
+        f"{num_bytes:,} bytes hold no page of {page_size} tokens on both sides of {layout.name}, beside the padding. "
+        f"Give {least:,} or more."
+    )
+
+
+def _largest(bound: int, fits: Callable[[int], bool]) -> int:
+    """The largest of 0 .. bound that fits, where 0 does and everything below one that fits does too."""
+    low, high = 0, bound
+    while low < high:
+        middle = (low + high + 1) // 2
+        low, high = (middle, high) if fits(middle) else (low, middle - 1)
+    return low
 
 
 def concurrent_requests(num_state_slots: int, slots_per_request: int, *caps: int) -> int:
