@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kvstead.errors import InvalidSize
-from kvstead.model import CacheKind, LayerCache, ModelLayout, TokenCache
+from kvstead.model import BOUNDED, CacheKind, LayerCache, ModelLayout, TokenCache, split_bytes
 from kvstead.pools import KVPool
 
 PRESETS = [
@@ -117,6 +117,72 @@ def test_indexer_keys_are_bytes_of_their_own():
     pool.index[0][3] = 7
     pool.move(torch.tensor([3]), torch.tensor([5]))
     assert pool.index[0][:, 0, 0].tolist() == [0, 0, 0, 7, 0, 7]
+
+
+WINDOWED = ["gemma-3-1b", "gpt-oss-20b", "llama-4-scout", "gemma-3n-e4b", "mimo-v2-flash", "command-r7b"]
+
+
+def two_pools(name, num_slots, num_window_slots, page_size, **keywords):
+    """Both pools of a model with windows, and its layout."""
+    layout = ModelLayout.preset(name, **keywords)
+    window = KVPool(layout, num_window_slots, page_size, kinds=BOUNDED)
+    return layout, KVPool(layout, num_slots, page_size), window
+
+
+@pytest.mark.parametrize("name", WINDOWED)
+@pytest.mark.parametrize(("num_slots", "num_window_slots", "page_size"), [(0, 0, 1), (5, 3, 1), (48, 16, 16)])
+def test_two_pools_take_the_bytes_that_the_split_says(name, num_slots, num_window_slots, page_size):
+    """Both sides with their padding pages are what `split_bytes` counts, each its own kinds' share."""
+    layout, full, window = two_pools(name, num_slots, num_window_slots, page_size)
+    assert full.num_bytes == layout.full_bytes_per_token * (num_slots + page_size)
+    assert window.num_bytes == layout.window_bytes_per_token * (num_window_slots + page_size)
+    assert full.num_bytes + window.num_bytes == split_bytes(layout, num_slots, num_window_slots, page_size)
+
+
+@pytest.mark.parametrize("name", WINDOWED)
+def test_each_layer_lies_in_the_pool_of_its_kind(name):
+    """Of every layer that caches, also by sharing, one pool has tensors, with its own number of rows, and one None."""
+    layout, full, window = two_pools(name, 8, 4, 2)
+    for layer in layout.layers:
+        kind = layer.shared_kind if layer.tokens is None else layer.tokens.kind
+        mine, other, rows = (window, full, 6) if kind in BOUNDED else (full, window, 10)
+        assert mine.key[layer.index].shape[0] == mine.value[layer.index].shape[0] == rows
+        assert other.read(layer.index, torch.arange(2)) == (None, None)
+
+
+def test_layers_share_inside_the_pool_of_their_kind():
+    """The last 15 layers of Gemma 3n read layer 18's windows or layer 19's keys and values: one tensor in one pool."""
+    layout, full, window = two_pools("gemma-3n-e4b", 8, 4, 2)
+    for layer in layout.layers[20:]:
+        mine, other, owner = (full, window, 19) if layer.shared_kind is CacheKind.FULL else (window, full, 18)
+        assert mine.key[layer.index] is mine.key[owner]
+        assert mine.value[layer.index] is mine.value[owner]
+        assert other.key[layer.index] is other.value[layer.index] is None
+    window.write(33, torch.tensor([5]), torch.ones(1, 2, 256), torch.ones(1, 2, 256))
+    window.move(torch.tensor([5]), torch.tensor([3]))
+    assert window.read(18, torch.tensor([3, 4, 5]))[0][:, 1, 0].tolist() == [1, 0, 1]
+
+
+def test_sides_of_different_width():
+    """MiMo has other heads in its windows, and keys wider than values on both sides."""
+    _, full, window = two_pools("mimo-v2-flash", 4, 2, 2)
+    assert (full.key[0].shape, full.value[0].shape) == ((6, 4, 192), (6, 4, 128))
+    assert (window.key[1].shape, window.value[1].shape) == ((4, 8, 192), (4, 8, 128))
+
+
+def test_ranks_share_the_window_side_too():
+    """On each of two ranks lie half of the heads of both sides."""
+    layout, full, window = two_pools("llama-4-scout", 4, 2, 2, tensor_parallel=2)
+    assert full.key[3].shape == (6, 4, 128)
+    assert window.key[0].shape == (4, 4, 128)
+    assert full.num_bytes + window.num_bytes == split_bytes(layout, 4, 2, 2)
+
+
+def test_a_model_of_windows_only_is_one_pool():
+    """Where every layer slides the bounded kinds are all there is, and the bytes those of `bytes_for`."""
+    layout, full, window = two_pools("mistral-7b-v0.1", 8, 8, 2)
+    assert full.num_bytes == 0
+    assert window.num_bytes == layout.bytes_for(8, 2)
 
 
 @given(st.permutations(range(2, 10)), st.integers(0, 8), st.permutations(range(2, 10)))

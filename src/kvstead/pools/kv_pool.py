@@ -1,12 +1,16 @@
-"""The tensors of the cache kinds that keep every token: keys and values, or one latent.
+"""The tensors of some cache kinds: keys and values, or one latent, of every slot.
 
     key[layer]    [num_slots + page_size, heads, key_dim]      row = slot; rows 0 .. page_size - 1 are padding,
     value[layer]  [num_slots + page_size, heads, value_dim]    which kernels may write to and nobody reads
 
-A layer that attends to the entries of another has that layer's tensors; a layer that caches nothing has None.
+A layer that attends to the entries of another has that layer's tensors; a layer that caches nothing, or is of a kind
+that this pool does not hold, has None. A model with windows has two pools, one for the kinds that keep whole sequences
+and one for the bounded, so that their numbers of slots may differ.
 """
 
 from __future__ import annotations
+
+from collections.abc import Collection
 
 import torch
 
@@ -17,7 +21,7 @@ _NOTHING = TokenCache(CacheKind.FULL, 0, 0, 0, "uint8", 0, 0)
 
 
 class KVPool:
-    """Storage for `num_slots` slots (a multiple of the page size) and the padding page, over all layers of a layout.
+    """Storage for `num_slots` slots (a multiple of the page size) and the padding page, over the layers of `kinds`.
 
     A latent layer has its entries in `key` and None in `value`. Entries are of the layout's cache dtype; a packed dtype
     that torch does not know is kept as bytes, uint8[rows, 1, bytes]. `index[layer]` holds a sparse-attention indexer's
@@ -25,7 +29,13 @@ class KVPool:
     """
 
     def __init__(
-        self, layout: ModelLayout, num_slots: int, page_size: int, *, device: str | torch.device = "cpu"
+        self,
+        layout: ModelLayout,
+        num_slots: int,
+        page_size: int,
+        *,
+        kinds: Collection[CacheKind] = WHOLE_SEQUENCE,
+        device: str | torch.device = "cpu",
     ) -> None:
         self.num_slots = num_slots
         self.page_size = page_size
@@ -38,7 +48,7 @@ class KVPool:
                 for tensors in (self.key, self.value, self.index):
                     tensors.append(tensors[layer.shared_with])
                 continue
-            entry = layer.tokens if layer.tokens is not None and layer.tokens.kind in WHOLE_SEQUENCE else _NOTHING
+            entry = layer.tokens if layer.tokens is not None and layer.tokens.kind in kinds else _NOTHING
             heads, dtype = entry.num_heads, entry.dtype
             self.key.append(_tensor(rows, heads, entry.key_dim, entry.key_bytes, dtype, device))
             self.value.append(_tensor(rows, heads, entry.value_dim, entry.value_bytes, dtype, device))
