@@ -5,6 +5,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kvstead.errors import InvalidSize, LayoutError
+from kvstead.model import ComputeProfile, ModelLayout
 from kvstead.replay.cost import FixedCost, RooflineCost
 from kvstead.replay.gpus import GPU_NAMES, Gpu, gpu
 
@@ -47,12 +48,67 @@ def _without_compute():
 
 
 @settings(deadline=None)
-@given(work=st.tuples(counts, counts, counts), more=st.tuples(counts, counts, counts))
+@given(work=st.tuples(*[counts] * 5), more=st.tuples(*[counts] * 5))
 def test_more_work_takes_no_less_time(work, more):
     """The cost is monotonic in each of its arguments."""
-    cost = roofline(active_params=3)
+    cost = roofline(active_params=3, window_bytes_per_token=2, bounded_flops_per_pair=1)
     larger = tuple(a + b for a, b in zip(work, more, strict=True))
     assert cost.seconds(*larger) >= cost.seconds(*work)
+
+
+@settings(deadline=None)
+@given(num_tokens=st.integers(1, 1000), full=st.tuples(counts, counts), window=st.tuples(counts, counts))
+def test_roofline_of_a_model_with_windows(num_tokens, full, window):
+    """Layers with a window add the bytes of what they read and write, and the arithmetic of their own pairs."""
+    cost = roofline(window_bytes_per_token=5, bounded_flops_per_pair=6, mfu=0.5, mbu=0.8, overhead_seconds=0.25)
+    compute = (2 * 8 * num_tokens + 4 * full[1] + 6 * window[1]) / (100 * 0.5)
+    memory = (2 * 8 + 3 * (full[0] + num_tokens) + 5 * (window[0] + num_tokens)) / (10 * 0.8)
+    assert cost.seconds(num_tokens, *full, *window) == pytest.approx(0.25 + max(compute, memory))
+
+
+@settings(deadline=None)
+@given(num_tokens=st.integers(0, 10**5), work=st.tuples(counts, counts), read=counts, pairs=counts)
+def test_models_without_windows_cost_what_they_did(num_tokens, work, read, pairs):
+    """Without bounded layers the figure is that of the shorter formula to the last bit, whatever windows are read."""
+    cost = roofline(mfu=0.37, mbu=0.83, overhead_seconds=1e-3, num_gpus=3)
+    flops_per_second, bytes_per_second = 3 * 100.0 * 0.37, 3 * 10.0 * 0.83
+    compute = num_tokens * (2.0 * 8 / flops_per_second) + work[1] * (4 / flops_per_second)
+    weights = 8 * 2.0 / bytes_per_second if num_tokens else 0.0
+    memory = weights + (work[0] + num_tokens) * (3 / bytes_per_second)
+    expected = 1e-3 + max(compute, memory)
+    assert cost.seconds(num_tokens, *work) == cost.seconds(num_tokens, *work, read, pairs) == expected
+
+
+@pytest.mark.parametrize("work", [(3, 70, 9), (1000, 70, 90_000)])
+def test_windows_as_long_as_the_sequence_cost_as_full_layers(work):
+    """A model whose layers are part full and part windows that hold everything costs as one whose layers are full."""
+    halves = roofline(
+        attention_flops_per_pair=1, bounded_flops_per_pair=3, kv_bytes_per_token=1, window_bytes_per_token=2
+    )
+    assert halves.seconds(*work, *work[1:]) == pytest.approx(roofline().seconds(*work))
+
+
+def test_a_known_step_with_windows():
+    """Decoding 64 sequences of 32,768 tokens with gpt-oss-120b reads 256 times fewer tokens in half of its layers."""
+    profile, layout = ComputeProfile.preset("gpt-oss-120b"), ModelLayout.preset("gpt-oss-120b")
+    assert profile.full_flops_per_pair == profile.bounded_flops_per_pair
+    assert profile.full_flops_per_pair + profile.bounded_flops_per_pair == profile.attention_flops_per_pair
+    cost = RooflineCost(
+        gpu("h200"),
+        total_params=profile.total_params,
+        active_params=profile.active_params,
+        attention_flops_per_pair=profile.full_flops_per_pair,
+        kv_bytes_per_token=layout.full_bytes_per_token,
+        bounded_flops_per_pair=profile.bounded_flops_per_pair,
+        window_bytes_per_token=layout.window_bytes_per_token,
+        mbu=1.0,
+        overhead_seconds=0.0,
+    )
+    full, window = 64 * 32_768, 64 * layout.window_rule.live_tokens(32_768)
+    assert full == 256 * window
+    without = cost.seconds(64, 0, 64, 0, 64)
+    cached = cost.seconds(64, full, full, window, window) - without
+    assert cached == pytest.approx(36_864 * (full + window) / 4.8e12, rel=1e-3)
 
 
 def test_an_empty_step_costs_its_overhead():
@@ -102,6 +158,10 @@ def test_a_known_step():
         ("attention_flops_per_pair", -1),
         ("kv_bytes_per_token", -1),
         ("kv_bytes_per_token", float("nan")),
+        ("bounded_flops_per_pair", -1),
+        ("bounded_flops_per_pair", float("inf")),
+        ("window_bytes_per_token", -1),
+        ("window_bytes_per_token", float("nan")),
         ("weight_bytes", 0),
         ("mfu", 0),
         ("mfu", 1.01),
@@ -120,7 +180,7 @@ def test_figures_out_of_range(name, value):
 
 def test_fixed_cost():
     """A fixed cost is the same for every batch; it must be a positive time."""
-    assert FixedCost(0.01).seconds(1, 2, 3) == FixedCost(0.01).seconds(9999, 0, 0) == 0.01
+    assert FixedCost(0.01).seconds(1, 2, 3) == FixedCost(0.01).seconds(9999, 0, 0, 7, 8) == 0.01
     for bad in (0.0, -1.0, float("nan"), float("inf")):
         with pytest.raises(InvalidSize, match="step_seconds"):
             FixedCost(bad)
@@ -150,4 +210,6 @@ def test_gpu_names():
 def test_the_cost_is_cheap():
     """A call costs well under the microseconds of the step it stands for (bound with room for a busy machine)."""
     cost = roofline()
-    assert min(timeit.repeat(lambda: cost.seconds(32, 64_000, 64_000), number=1000, repeat=20)) / 1000 < 10e-6
+    assert (
+        min(timeit.repeat(lambda: cost.seconds(32, 64_000, 64_000, 4000, 4000), number=1000, repeat=20)) / 1000 < 10e-6
+    )

@@ -1,7 +1,8 @@
 """How much a model computes: parameters, parameters a token passes through, and the cost of attention.
 
-For a step-time formula: a step over n new tokens does about `2 * active_params * n` FLOPs in its matrices, and
-`attention_flops_per_pair` more for every pair of a new token and a token that it attends to.
+For a step-time formula: a step over n new tokens does about `2 * active_params * n` FLOPs in its matrices,
+`full_flops_per_pair` more for every pair of a new token and a token before it or itself, and `bounded_flops_per_pair`
+for every such pair inside a window or chunk.
 """
 
 from __future__ import annotations
@@ -42,6 +43,11 @@ class ComputeProfile:
     active_params: int
     attention_flops_per_pair: int
     bounded_flops_per_pair: int = 0
+
+    @property
+    def full_flops_per_pair(self) -> int:
+        """The part of `attention_flops_per_pair` in layers that attend to the whole sequence."""
+        return self.attention_flops_per_pair - self.bounded_flops_per_pair
 
     @classmethod
     def from_config(cls, config: ConfigSource, *, name: str | None = None) -> Self:
