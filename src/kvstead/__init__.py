@@ -11,6 +11,8 @@ _HOMES = {
     "FreeList": "kvstead.pages",
     "PageTable": "kvstead.pages",
     "PagedAllocator": "kvstead.allocators",
+    "PureSWAAllocator": "kvstead.allocators",
+    "SWAAllocator": "kvstead.allocators",
     "TokenAllocator": "kvstead.allocators",
     "RequestTable": "kvstead.pools",
     "Namespace": "kvstead.prefix",

@@ -53,6 +53,10 @@ class LockUnderflow(KVSteadError):
     """A prefix-tree node was unlocked more often than it was locked."""
 
 
+class WindowTaken(KVSteadError):
+    """The window side of a page was to be put where one is already."""
+
+
 class OpenGroup(KVSteadError):
     """An operation that needs its frees to take effect was called while a free group was open."""
 

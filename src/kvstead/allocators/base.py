@@ -1,7 +1,7 @@
 """What all allocators share: one `free`, one group.
 
-A subclass says which pages of which pool a set of slots stands for, and parks them (`_park`, `_park_segment`); the base
-decides how long they stay parked: till the end of the open group, or not at all.
+A subclass says which pages of which pool a set of slots stands for, and parks them (`_park`, `_park_segments`); the
+base decides how long they stay parked: till the end of the open group, or not at all.
 """
 
 from __future__ import annotations
@@ -82,20 +82,12 @@ class Allocator(ABC):
         if self.free_group is None:
             self._give_segment(array)
         else:
-            self.free_group.extend(self._park_segment(array))
+            self.free_group.extend(self._park_segments((array,)))
 
     def free_segments(self, pairs: Iterable[Segment]) -> None:
         """Give back several stretches, (slots, start_pos) each, all or none. They may not share a page."""
         arrays = [self._segment(slots, start_pos) for slots, start_pos in pairs]
-        releases: list[Release] = []
-        try:
-            for array in arrays:
-                if array.size:
-                    releases.extend(self._park_segment(array))
-        except BaseException:
-            for pool, pages in releases:
-                pool.restore(pages)
-            raise
+        releases = self._park_segments([array for array in arrays if array.size])
         if self.free_group is None:
             free_group.end(releases)
         else:
@@ -127,10 +119,12 @@ class Allocator(ABC):
         """
         for pool in self._pools():
             pool.audit()
-        in_group = sum(release.pages.size for release in self.free_group or ())
-        parked = sum(pool.num_parked for pool in self._pools())
-        if in_group != parked:
-            raise AuditError(f"{parked} pages are parked, the open group holds {in_group}. Only the group parks pages.")
+            in_group = sum(release.pages.size for release in self.free_group or () if release.pool is pool)
+            parked = pool.num_parked
+            if in_group != parked:
+                raise AuditError(
+                    f"{parked} pages are parked, the open group holds {in_group}. Only the group parks pages."
+                )
 
     @abstractmethod
     def _pools(self) -> Sequence[FreeList]:
@@ -141,15 +135,15 @@ class Allocator(ABC):
         """Check the slots and park their pages, all or none."""
 
     @abstractmethod
-    def _park_segment(self, slots: IntArray) -> Sequence[Release]:
-        """As `_park`, for a stretch of a row that starts on a page boundary."""
+    def _park_segments(self, segments: Sequence[IntArray]) -> Sequence[Release]:
+        """As `_park`, for stretches of rows that start on a page boundary; none of them is empty."""
 
     def _give(self, slots: IntArray) -> None:
         """Park and unpark; a subclass may know a shorter way."""
         free_group.end(self._park(slots))
 
     def _give_segment(self, slots: IntArray) -> None:
-        free_group.end(self._park_segment(slots))
+        free_group.end(self._park_segments((slots,)))
 
     def _segment(self, slots: Integers, start_pos: int) -> IntArray:
         if start_pos < 0 or start_pos % self.page_size:

@@ -74,7 +74,7 @@ class PagedAllocator(Allocator):
                 f"{num_tokens} tokens are no whole number of pages of {self.page_size}. Ask for a multiple, or use "
                 "alloc_extend, which fills the last page of a row first."
             )
-        pages = self._free_list.take(num_pages, owner)
+        pages = self._take(num_pages, owner)
         if pages is None:
             return None
         if self.page_size == 1:
@@ -98,19 +98,11 @@ class PagedAllocator(Allocator):
         grow in a page that is not of this pool, not live, or that a second row of the batch grows in. O(rows + tokens).
         """
         prefix, seq, last = self._rows(prefix_lens, seq_lens, last_locs)
-        table = self._free_list.table
-        fault, row, num_slots, num_pages = host.extend_demand(table.state, prefix, seq, last, self.page_size)
-        if fault:
-            self._refuse_row(fault, row, int(prefix[row]), int(seq[row]), int(last[row]))
+        num_slots, num_pages = self._demand(prefix, seq, last)
+        self._check_rows(prefix, seq, last)
         tags = None if owners is None else self._tags(owners, seq.size)
-        pages = self._free_list.take(num_pages)
-        if pages is None:
-            return None
-        if tags is not None:
-            host.tag_rows(table.owner, prefix, seq, self.page_size, pages, tags)
-        slots = np.empty(num_slots, dtype=np.int64)
-        host.extend_slots(prefix, seq, last, self.page_size, pages, slots)
-        return to_device(slots, self.device)
+        pages = self._take(num_pages)
+        return None if pages is None else self._extend(prefix, seq, last, tags, pages, num_slots)
 
     def alloc_decode(
         self, seq_lens: Integers, last_locs: Integers, owners: Integers | None = None
@@ -127,9 +119,10 @@ class PagedAllocator(Allocator):
         fault, row, _, num_pages = host.decode_slots(table.state, seq, last, self.page_size, slots)
         if fault:
             self._refuse_row(fault, row, int(seq[row]) - 1, int(seq[row]), int(last[row]))
+        self._check_next(slots)
         tags = None if owners is None else self._tags(owners, seq.size)
         if num_pages:
-            pages = self._free_list.take(num_pages)
+            pages = self._take(num_pages)
             if pages is None:
                 return None
             if tags is not None:
@@ -152,11 +145,40 @@ class PagedAllocator(Allocator):
         if fault:
             length = int(lengths[rows[bad]])
             self._refuse_row(fault, bad, length, length + 1, int(slots[rows[bad], length - 1]))
-        pages = self._free_list.take(num_pages)
+        self._check_next(out)
+        pages = self._take(num_pages)
         if pages is None:
             return None
         row_kernels.append_slots(table.owner, slots, lengths, rows, owners, pages, self.page_size, out)
         return out
+
+    def _take(self, num_pages: int, owner: int = 0) -> IntArray | None:
+        """Where every new page comes from; None when short, with nothing changed."""
+        return self._free_list.take(num_pages, owner)
+
+    def _check_rows(self, prefix: IntArray, seq: IntArray, last: IntArray) -> None:
+        """What else a row needs in the page it grows in, asked before anything is taken. Here: nothing."""
+
+    def _check_next(self, slots: IntArray) -> None:
+        """`_check_rows` for rows that grow by one: their next slots, -1 where one opens a page."""
+
+    def _demand(self, prefix: IntArray, seq: IntArray, last: IntArray) -> tuple[int, int]:
+        """Check rows that are to grow: how many slots they get, and how many pages that takes."""
+        state = self._free_list.table.state
+        fault, row, num_slots, num_pages = host.extend_demand(state, prefix, seq, last, self.page_size)
+        if fault:
+            self._refuse_row(fault, row, int(prefix[row]), int(seq[row]), int(last[row]))
+        return num_slots, num_pages
+
+    def _extend(
+        self, prefix: IntArray, seq: IntArray, last: IntArray, tags: TagArray | None, pages: IntArray, num_slots: int
+    ) -> torch.Tensor:
+        """The rows' new slots, once their pages are taken."""
+        if tags is not None:
+            host.tag_rows(self._free_list.table.owner, prefix, seq, self.page_size, pages, tags)
+        slots = np.empty(num_slots, dtype=np.int64)
+        host.extend_slots(prefix, seq, last, self.page_size, pages, slots)
+        return to_device(slots, self.device)
 
     def _pools(self) -> Sequence[FreeList]:
         return (self._free_list,)
@@ -165,8 +187,9 @@ class PagedAllocator(Allocator):
         pool = self._free_list
         return (Release(pool, pool.park(slots) if self.page_size == 1 else pool.park_slots(slots, self.page_size)),)
 
-    def _park_segment(self, slots: IntArray) -> Sequence[Release]:
-        return (Release(self._free_list, self._free_list.park_segment(slots, self.page_size)),)
+    def _park_segments(self, segments: Sequence[IntArray]) -> Sequence[Release]:
+        pool = self._free_list
+        return [Release(pool, pages) for pages in pool.park_segments(segments, self.page_size)]
 
     def _give(self, slots: IntArray) -> None:
         if self.page_size == 1:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from typing import NoReturn
 
 import numpy as np
 
@@ -17,6 +18,15 @@ _QUEUES: dict[str, Callable[[int], PageQueue]] = {
     "fifo": lambda num_pages: PageRing(num_pages, last_in_first_out=False),
     "lowest": PageBitmap,
 }
+
+
+def refuse_segment(slots: IntArray, page_size: int, page: int) -> NoReturn:
+    """Raise the error for a row segment whose page number `page` does not hold consecutive slots."""
+    part = slots[page * page_size : (page + 1) * page_size]
+    raise MisalignedSegment(
+        f"slots {part.tolist()}, from entry {page * page_size} of the segment on, are not the consecutive slots "
+        f"of a page of {page_size}. Pass the stretch of the row unchanged, with the position it starts at."
+    )
 
 
 class FreeList:
@@ -116,6 +126,19 @@ class FreeList:
         self._move_segment(slots, page_size, host.PARKED, out, 0)
         return self._parked(out)
 
+    def park_segments(self, segments: Iterable[IntArray], page_size: int) -> list[IntArray]:
+        """`park_segment` for several segments, all or none: what it returns for each. They share no page."""
+        parked: list[IntArray] = []
+        try:
+            for slots in segments:
+                pages = self.park_segment(slots, page_size)
+                parked.append(pages)
+        except BaseException:
+            for pages in parked:
+                self.restore(pages)
+            raise
+        return parked
+
     def unpark(self, pages: IntArray) -> None:
         """Make parked pages available; `pages` is what a `park` returned. O(pages)."""
         ring, start = self._queue.room(pages.size)
@@ -174,13 +197,9 @@ class FreeList:
         fault, bad = host.move_segment(self.table.state, slots, page_size, after, ring, start)
         if fault == host.FAULT_NONE:
             return
-        part = slots[bad * page_size : (bad + 1) * page_size]
         if fault == host.FAULT_OFFSET:
-            raise MisalignedSegment(
-                f"slots {part.tolist()}, from entry {bad * page_size} of the segment on, are not the consecutive slots "
-                f"of a page of {page_size}. Pass the stretch of the row unchanged, with the position it starts at."
-            )
-        self.table.refuse(int(part[0] // page_size))
+            refuse_segment(slots, page_size, bad)
+        self.table.refuse(int(slots[bad * page_size] // page_size))
 
     def _given(self, ring: IntArray, num_pages: int) -> None:
         self.table.num_live -= num_pages
