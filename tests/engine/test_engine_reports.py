@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 from fake_model import FakeRunner, LateRunner, generate
+from scenario import decode, open_row, prompt_of, run
 
 from kvstead.engine import Request, Scheduler, Status
 from kvstead.errors import LockUnderflow, StaleRow
@@ -10,26 +11,6 @@ from tiny_model import tiny_manager
 
 PAGE_SIZES = pytest.mark.parametrize("page_size", [1, 2, 3, 4, 16])
 RUNNERS = pytest.mark.parametrize("make_runner", [FakeRunner, LateRunner])
-
-
-def prompt_of(length, first=0):
-    """Tokens that share no prefix with those of another `first`."""
-    return np.concatenate([[first], np.arange(length - 1) % 5]).astype(np.int64)
-
-
-def open_row(manager, tokens, num_computed=None):
-    """A row with the leading tokens computed (all of them if not given); the token behind the last is 1."""
-    lease = manager.match(tokens)
-    end = len(tokens) if num_computed is None else num_computed
-    assert manager.extend([lease.row], [end]) is not None
-    manager.commit([lease.row], [end], [1])
-    return lease.row
-
-
-def decode(manager, row):
-    """One more token, as a step that is planned and then processed."""
-    assert manager.decode([row]) is not None
-    manager.commit([row], [int(manager.table.lengths[row])], [1])
 
 
 def cache_pages(manager, num_pages):
@@ -40,17 +21,6 @@ def cache_pages(manager, num_pages):
 
 def free_pages(manager):
     return manager.allocator.available_size() // manager.page_size
-
-
-def run(scheduler, runner, most=500):
-    """Step until nothing is left to do; returns the number of steps."""
-    for step in range(most):
-        if scheduler.is_idle:
-            return step
-        scheduler.step(runner)
-        scheduler.manager.audit()
-        runner.poison_free_slots()
-    return pytest.fail("the scheduler does not come to an end")
 
 
 def assert_balanced(manager):

@@ -3,14 +3,11 @@
 import numpy as np
 import pytest
 from fake_model import FakeRunner, generate
+from scenario import prompt_of
 
 from kvstead.engine import Request, Scheduler, Status
 from kvstead.errors import InvalidSize, RequestError
 from tiny_model import tiny_manager
-
-
-def prompt_of(length, first=0):
-    return np.concatenate([[first], np.arange(length - 1) % 5]).astype(np.int64)
 
 
 @pytest.mark.parametrize(
