@@ -10,7 +10,7 @@ for (`exact`), ours must pick the very same.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -34,6 +34,7 @@ class Script:
     page_size: int
     always_lowest: bool
     ops: list[Op]
+    swa_size: int = 0
 
 
 def read_scripts(path: Path) -> Iterator[Script]:
@@ -41,7 +42,9 @@ def read_scripts(path: Path) -> Iterator[Script]:
     with path.open() as lines:
         for raw in map(json.loads, lines):
             lowest = raw.get("always_lowest", False)
-            yield Script(raw["id"], raw["class"], raw["size"], raw["page_size"], lowest, raw["ops"])
+            yield Script(
+                raw["id"], raw["class"], raw["size"], raw["page_size"], lowest, raw["ops"], raw.get("swa_size", 0)
+            )
 
 
 class Renaming:
@@ -71,6 +74,10 @@ class Renaming:
         """Recorded slots as ours; -1 stays -1."""
         size = self.page_size
         return [slot if slot < 0 else self._ours[slot // size] * size + slot % size for slot in slots]
+
+    def translate_known(self, slots: list[int]) -> list[int]:
+        """Recorded slots as ours; those of pages that nobody holds stay what they are."""
+        return [self.translate([slot])[0] if slot // self.page_size in self._ours else slot for slot in slots]
 
     def forget(self, slots: list[int], *, into_group: bool) -> None:
         """The pages of recorded `slots` are freed, at once or when the open group ends."""
@@ -173,7 +180,116 @@ class OnePool:
             self.pages.learn(recorded, got.tolist())
 
 
-DRIVERS: dict[str, type[OnePool]] = {"token": OnePool, "paged": OnePool}
+class TwoPools(OnePool):
+    """Puts the ops of the class with a window side to ours: a renaming for each side, and who is whose peer."""
+
+    def __init__(self, allocator: Allocator, *, exact: bool) -> None:
+        super().__init__(allocator, exact=exact)
+        self.windows = Renaming(allocator.page_size, exact=exact)
+        self.peers: dict[int, int] = {}  # recorded window page of each recorded full page that has one
+
+    def counts(self) -> dict[str, int]:
+        """Both sides, and the shorter of them."""
+        full, window = self.allocator.full_available_size(), self.allocator.swa_available_size()
+        return {**super().counts(), "full_available": full, "swa_available": window}
+
+    def alloc_extend_swa_tail(self, op: Op) -> None:
+        """A row with window pages under its tail alone."""
+        last = self.pages.translate(op["last_locs"])
+        got = self.allocator.alloc_extend_swa_tail(op["prefix_lens"], op["seq_lens"], last, op["tail_len"])
+        self._compare(op, got)
+
+    def free_swa(self, op: Op) -> None:
+        """The window side of slots."""
+        self._free(self.allocator.free_swa, op["slots"])
+        self._forget_peers(op["slots"])
+
+    def free_swa_segment(self, op: Op) -> None:
+        """The window side of a stretch of a row."""
+        self._free(self.allocator.free_swa_segment, op["slots"], start_pos=op["start_pos"])
+        self._forget_peers(op["slots"])
+
+    def free_full(self, op: Op) -> None:
+        """Slots whose window side is gone."""
+        self._free(self.allocator.free_full, op["slots"])
+        self._forget(op["slots"])
+
+    def free_full_segment(self, op: Op) -> None:
+        """A stretch of a row whose window side is gone."""
+        self._free(self.allocator.free_full_segment, op["slots"], start_pos=op["start_pos"])
+        self._forget(op["slots"])
+
+    def translate(self, op: Op) -> None:
+        """Window slots of full ones."""
+        got = self.allocator.window_slots(self.pages.translate(op["slots"])).tolist()
+        expected = [slot and self.windows.translate([slot])[0] for slot in op["result"]]
+        assert got == expected, f"window slots {got} instead of {expected}"
+
+    def group_end(self, op: Op) -> None:
+        """Frees of both sides take effect."""
+        super().group_end(op)
+        self.windows.group_ended()
+
+    def clear(self, op: Op) -> None:
+        """Both sides are fresh, and nothing is anybody's peer."""
+        super().clear(op)
+        self.windows.clear()
+        self.peers.clear()
+
+    def _free(self, free: Callable[..., None], slots: list[int], **position: int) -> None:
+        buffer = self._buffer(slots)
+        free(buffer, **position)
+        buffer.fill_(_JUNK)
+
+    def _forget(self, slots: list[int]) -> None:
+        self._forget_peers(slots)
+        super()._forget(slots)
+
+    def _forget_peers(self, slots: list[int]) -> None:
+        size = self.allocator.page_size
+        gone = [self.peers.pop(page) for page in {slot // size for slot in slots} if page in self.peers]
+        self.windows.forget([page * size for page in gone], into_group=self.allocator.free_group is not None)
+
+    def _compare(self, op: Op, got: torch.Tensor | None) -> None:
+        super()._compare(op, got)
+        if got is None:
+            return
+        recorded, ours = op["window"], self.allocator.window_slots(got).tolist()
+        assert [slot > 0 for slot in ours] == [slot > 0 for slot in recorded], f"window slots {ours} for {recorded}"
+        self.windows.learn([slot for slot in recorded if slot], [slot for slot in ours if slot])
+        size = self.allocator.page_size
+        self.peers |= {full // size: slot // size for full, slot in zip(op["result"], recorded, strict=True) if slot}
+
+
+class PureWindow(OnePool):
+    """Puts the ops of the class in which every slot is its own window slot to ours.
+
+    A recorded `free_full` does nothing and so may name slots that are free or another request's by then. Those are put
+    to ours too, as whatever they are called now, for ours does nothing either.
+    """
+
+    def counts(self) -> dict[str, int]:
+        """The one pool, under three names."""
+        full, window = self.allocator.full_available_size(), self.allocator.swa_available_size()
+        return {**super().counts(), "full_available": full, "swa_available": window}
+
+    def free_swa(self, op: Op) -> None:
+        """The same as `free`."""
+        buffer = self._buffer(op["slots"])
+        self.allocator.free_swa(buffer)
+        buffer.fill_(_JUNK)
+        self._forget(op["slots"])
+
+    def free_full(self, op: Op) -> None:
+        """Nothing."""
+        self.allocator.free_full(self.pages.translate_known(op["slots"]))
+
+    def free_full_segment(self, op: Op) -> None:
+        """Nothing."""
+        self.allocator.free_full_segment(self.pages.translate_known(op["slots"]), start_pos=op["start_pos"])
+
+
+DRIVERS: dict[str, type[OnePool]] = {"token": OnePool, "paged": OnePool, "swa": TwoPools, "pure_swa": PureWindow}
 
 
 def replay(script: Script, allocator: Allocator, *, exact: bool = False) -> None:

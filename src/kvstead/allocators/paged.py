@@ -24,6 +24,8 @@ from kvstead.kernels.jit import IntArray, StateArray, TagArray
 from kvstead.pages import FreeList, Release
 from kvstead.pages.page_table import require_tag
 
+_NO_PAGES: IntArray = np.empty(0, dtype=np.int64)
+
 
 class PagedAllocator(Allocator):
     """Slots in pages of `page_size`, for rows that grow page by page.
@@ -146,7 +148,7 @@ class PagedAllocator(Allocator):
             length = int(lengths[rows[bad]])
             self._refuse_row(fault, bad, length, length + 1, int(slots[rows[bad], length - 1]))
         self._check_next(out)
-        pages = self._take(num_pages)
+        pages = self._take(num_pages) if num_pages else _NO_PAGES
         if pages is None:
             return None
         row_kernels.append_slots(table.owner, slots, lengths, rows, owners, pages, self.page_size, out)
