@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 
 @dataclass
 class ModelRow:
-    """One request: its tokens, how many are computed and shared, and the page of each stretch."""
+    """One request: its tokens, how many are computed and shared, the page of each stretch, where its window starts."""
 
     space: object
     tokens: list[int]
@@ -13,6 +13,7 @@ class ModelRow:
     computed: int
     length: int
     pages: list[int] = field(default_factory=list)
+    window_start: int = 0
 
 
 class ManagerModel:
@@ -38,6 +39,16 @@ class ManagerModel:
                 break
             found = len(key[1])
         return found
+
+    def usable(self, space, tokens):
+        """Tokens at the start that a row can be opened on."""
+        return self.longest(space, tokens)
+
+    def open(self, number, space, tokens):
+        """A row on its cached prefix."""
+        cached = self.usable(space, tokens[:-1])
+        pages = [self.cached[key] for key in self.prefixes(space, tokens, cached)]
+        self.rows[number] = ModelRow(space, list(tokens), cached, cached, cached, pages)
 
     def locked(self):
         """Keys that some row reads."""
@@ -67,6 +78,24 @@ class ManagerModel:
         """Free pages: at once, or parked."""
         if self.parked is not None:
             self.parked.update(pages)
+
+    def begin_group(self):
+        """Frees are parked from now on."""
+        self.parked = set()
+
+    def end_group(self):
+        """What was parked is free."""
+        self.parked = None
+
+    def commit(self, row, end, token):
+        """More is computed, and the token behind all known ones is known."""
+        row.computed = end
+        if end == len(row.tokens):
+            row.tokens.append(token)
+
+    def clear(self):
+        """Drop all prefixes."""
+        self.cached.clear()
 
     def cache(self, row):
         """Share a row's computed whole pages."""

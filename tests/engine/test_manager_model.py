@@ -5,7 +5,7 @@ import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
-from manager_model import ManagerModel, ModelRow
+from manager_model import ManagerModel
 
 from kvstead.errors import InvalidSize, OpenGroup, RequestError, RowOverflow, StaleRow
 from kvstead.prefix import Namespace
@@ -46,7 +46,7 @@ class ManagerMachine(RuleBasedStateMachine):
         """A look tells what is cached and what could be had beside it."""
         found = self.model.longest(space, tokens[:-1])
         room = self.model.room(also=self.model.prefixes(space, tokens, found))
-        assert self.manager.peek(tokens, namespace=space) == (found, room)
+        assert self.manager.peek(tokens, namespace=space) == (found, room, 0)
 
     @rule(tokens=TOKENS, space=st.sampled_from(SPACES))
     def match(self, tokens, space):
@@ -56,10 +56,10 @@ class ManagerMachine(RuleBasedStateMachine):
             assert lease is None
             return
         assert lease.row not in self.model.rows
-        assert lease.num_cached == self.model.longest(space, tokens[:-1])
-        pages = [self.model.cached[key] for key in self.model.prefixes(space, tokens, lease.num_cached)]
-        cached = lease.num_cached
-        self.model.rows[lease.row] = ModelRow(space, list(tokens), cached, cached, cached, pages)
+        found = self.model.longest(space, tokens[:-1])
+        cached = self.model.usable(space, tokens[:-1])
+        assert lease == (lease.row, cached, found - cached)
+        self.model.open(lease.row, space, tokens)
 
     def grow(self, numbers, lengths, call):
         """What `extend` and `decode` have in common: room, eviction, and the slots that come back."""
@@ -127,10 +127,7 @@ class ManagerMachine(RuleBasedStateMachine):
             sampled.append(data.draw(st.integers(0, 1)))
         self.manager.commit(numbers, ends, sampled)
         for number, end, token in zip(numbers, ends, sampled, strict=True):
-            row = self.model.rows[number]
-            row.computed = end
-            if end == len(row.tokens):
-                row.tokens.append(token)
+            self.model.commit(self.model.rows[number], end, token)
 
     @precondition(lambda self: self.model.rows)
     @rule(data=st.data(), tokens=st.lists(st.integers(0, 1), max_size=4))
@@ -174,14 +171,14 @@ class ManagerMachine(RuleBasedStateMachine):
         """Frees are parked from now on."""
         self.group = self.manager.defer_frees()
         self.group.__enter__()
-        self.model.parked = set()
+        self.model.begin_group()
 
     @precondition(lambda self: self.model.parked is not None)
     @rule()
     def end_group(self):
         """What was parked is free."""
         self.group.__exit__(None, None, None)
-        self.model.parked = None
+        self.model.end_group()
 
     @rule()
     def flush(self):
@@ -189,7 +186,7 @@ class ManagerMachine(RuleBasedStateMachine):
         is_possible = not self.model.rows and self.model.parked is None
         assert self.manager.flush() is is_possible
         if is_possible:
-            self.model.cached.clear()
+            self.model.clear()
 
     @rule(data=st.data())
     def call_wrongly(self, data):
@@ -200,7 +197,6 @@ class ManagerMachine(RuleBasedStateMachine):
             (RequestError, lambda: manager.match([])),
             (RequestError, lambda: manager.match([0, -1])),
             (RequestError, lambda: manager.match([2**31])),
-            (RequestError, lambda: manager.peek([0, -1, 0])),
             (RowOverflow, lambda: manager.match([0] * (WIDTH + 1))),
             (InvalidSize, lambda: manager.match([0], owner=2**31)),
             (StaleRow, lambda: manager.extend([*rows, stale], [WIDTH] * (len(rows) + 1))),
@@ -213,6 +209,8 @@ class ManagerMachine(RuleBasedStateMachine):
             (StaleRow, lambda: manager.abort(stale)),
             (StaleRow, lambda: manager.known_tokens(stale)),
         ]
+        if manager.prefix_cache:  # without one nobody looks at the tokens
+            calls.append((RequestError, lambda: manager.peek([0, -1, 0])))
         if rows:
             number = self.any_row(data)
             row, others = rows[number], [other for other in rows if other != number]

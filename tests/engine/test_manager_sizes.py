@@ -59,11 +59,10 @@ def test_sizes_that_make_no_memory_are_refused(options, error, words):
         KVCacheManager(tiny_layout(), **{"max_length": 64, "storage": False, **options})
 
 
-@pytest.mark.parametrize(("name", "kinds"), [("mistral-7b-v0.1", "window"), ("jamba-v0.1", "state")])
-def test_kinds_that_are_not_managed_are_named(name, kinds):
-    """A window or a state is refused before anything is allocated."""
-    with pytest.raises(LayoutError, match=kinds):
-        KVCacheManager(ModelLayout.preset(name), num_slots=64)
+def test_kinds_that_are_not_managed_are_named():
+    """A state is refused before anything is allocated."""
+    with pytest.raises(LayoutError, match="state"):
+        KVCacheManager(ModelLayout.preset("jamba-v0.1"), num_slots=64)
 
 
 @pytest.mark.parametrize("tokens", [[1, 2, 3, 4, 5, 6, 7, 8, 9], list(range(9))])

@@ -3,7 +3,9 @@
     pages that could be had (free, or cached and not locked)
     |---- rest of the prompt ----|-- promised to running requests --|-- headroom of this one --|   must fit in it
 
-What is promised is not taken yet; a decode step that finds no room all the same retracts a request.
+The window side is counted apart: a request never holds more of it than a window and its two ends, however long it is,
+but it should begin with room for a chunk of some size. What is promised is not taken yet; a decode step that finds no
+room all the same retracts a request.
 """
 
 from __future__ import annotations
@@ -15,6 +17,7 @@ import numpy as np
 from kvstead.engine.manager import KVCacheManager
 from kvstead.engine.request import Request
 from kvstead.kernels.jit import IntArray
+from kvstead.model.window import Window
 
 
 class Admission:
@@ -33,6 +36,11 @@ class Admission:
         wants = f"{request.prompt.size} prompt tokens and {request.max_new_tokens} new ones"
         if needed > pages:
             return f"{wants} need {needed} pages of {manager.page_size}; the memory has {pages}"
+        if manager.window is not None:
+            needed = min(needed, manager.window.pages(manager.page_size))
+            pages = manager.num_window_slots // manager.page_size
+            if needed > pages:
+                return f"{wants} need {needed} window pages of {manager.page_size} at once; the memory has {pages}"
         if request.max_length > manager.table.width:
             return f"{wants} exceed the longest row of {manager.table.width}"
         return ""
@@ -44,12 +52,17 @@ class Admission:
         row, the tokens at which it ends. A request that would run alone needs its prompt only.
         """
         known = int(request.tokens.size)
-        num_cached, room = self.manager.peek(request.tokens, namespace=request.namespace)
-        needed = self.manager.pages(known) - num_cached // self.manager.page_size
-        if prefilling or decoding.size:
-            needed += self.manager.pages(self._with_headroom(request)) - self.manager.pages(known)
-            needed += self._promised(prefilling, decoding, ends)
-        return needed <= room
+        seen = self.manager.peek(request.tokens, namespace=request.namespace)
+        needed = self.manager.pages(known) - seen.num_cached // self.manager.page_size
+        if not prefilling and not decoding.size:
+            return needed <= seen.room and (self.manager.window is None or seen.window_room > 0)
+        needed += self.manager.pages(self._with_headroom(request)) - self.manager.pages(known)
+        if needed + self._promised(prefilling, decoding, ends) > seen.room:
+            return False
+        if self.manager.window is None:
+            return True
+        needed = self._window_pages(self.manager.window, request, seen.num_cached)
+        return needed + self._promised_windows(self.manager.window, prefilling, decoding, ends) <= seen.window_room
 
     def _promised(self, prefilling: Sequence[Request], decoding: IntArray, ends: IntArray) -> int:
         """Pages that running requests will take: rests of prompts, and headroom."""
@@ -60,6 +73,27 @@ class Admission:
         have = lengths[decoding]
         grown = np.minimum(have + self.decode_headroom, ends[decoding])
         return promised + int((-(-grown // page_size) + -have // page_size).sum())
+
+    def _window_pages(self, window: Window, request: Request, num_cached: int) -> int:
+        """Window pages that a request takes beside what it shares: its window, and a chunk as large to fill it by."""
+        page_size = self.manager.page_size
+        start = window.needed_from(num_cached) // page_size
+        chunk = min(int(request.tokens.size) - num_cached, window.span)
+        most = window.pages(page_size) + self.manager.pages(chunk)
+        return min(self.manager.pages(self._with_headroom(request)) - start, most) - (num_cached // page_size - start)
+
+    def _promised_windows(
+        self, window: Window, prefilling: Sequence[Request], decoding: IntArray, ends: IntArray
+    ) -> int:
+        """Window pages that running requests will take until their windows are full."""
+        manager = self.manager
+        rows = np.concatenate((decoding, np.array([request.row for request in prefilling], dtype=np.int64)))
+        have = manager.table.lengths[rows]
+        grown = np.minimum(have + self.decode_headroom, ends[rows])
+        starts = manager.window_start[rows] // manager.page_size
+        held = -(-have // manager.page_size) - starts
+        full = np.minimum(-(-grown // manager.page_size) - starts, window.pages(manager.page_size))
+        return int(np.maximum(full - held, 0).sum())
 
     def _with_headroom(self, request: Request) -> int:
         return min(int(request.tokens.size) + self.decode_headroom, request.max_length)

@@ -9,6 +9,7 @@ import numpy as np
 
 from kvstead.errors import AuditError
 from kvstead.kernels import host
+from kvstead.prefix import Node
 
 if TYPE_CHECKING:
     from kvstead.engine.manager import KVCacheManager
@@ -17,7 +18,8 @@ if TYPE_CHECKING:
 def audit_ownership(manager: KVCacheManager) -> None:
     """Every live page is owned once, by the tree or by one row; every row reads the tree's slots up to `protected`.
 
-    Every lock on a node is that of one row. Raises `AuditError`. O(pool).
+    Every lock on a node is that of one row, and its window part reaches back to where the row's window starts. Rows
+    have window slots just from there on. Raises `AuditError`. O(pool).
     """
     page_size = manager.page_size
     owned = [manager.tree.held_pages()]
@@ -25,6 +27,8 @@ def audit_ownership(manager: KVCacheManager) -> None:
         protected = int(manager.protected[row])
         owned.append(manager.table.read(row)[protected::page_size] // page_size)
         _audit_row(manager, row)
+        if manager.window is not None:
+            _audit_window(manager, row)
     _audit_locks(manager)
     ids, counts = np.unique(np.concatenate(owned), return_counts=True)
     if (counts > 1).any():
@@ -55,11 +59,36 @@ def _audit_row(manager: KVCacheManager, row: int) -> None:
         raise AuditError(f"row {row}: its first {protected} slots are not those of the tree node it has locked.")
 
 
+def _audit_window(manager: KVCacheManager, row: int) -> None:
+    start, protected = int(manager.window_start[row]), int(manager.protected[row])
+    slots = manager.table.read(row)
+    windows = manager.window_slots(slots).numpy()
+    bare = np.flatnonzero(windows == 0)
+    lost, kept = bare[bare >= start], windows[protected : max(start, protected)]
+    if lost.size or kept.any() or start % manager.page_size:
+        raise AuditError(
+            f"row {row}: its window starts at {start}, but positions {lost.tolist()} have no window slot and "
+            f"{np.count_nonzero(kept)} of its own in front of it have one."
+        )
+
+
 def _audit_locks(manager: KVCacheManager) -> None:
     root = manager.tree.root
-    held = Counter(manager.lock_of(row) for row in manager.table.live_rows().tolist())
+    held: Counter[Node] = Counter()
+    windows: Counter[Node] = Counter()
+    for row in manager.table.live_rows().tolist():
+        node = manager.lock_of(row)
+        held[node] += 1
+        while node.end > manager.window_start[row]:
+            windows[node] += 1
+            assert node.parent is not None, "only the root ends at 0"
+            node = node.parent
     for node in (root, *root.below()):
         if node.pins != held[node]:
             raise AuditError(
                 f"{node} is locked {node.pins} times, but {held[node]} rows end their shared prefix there."
+            )
+        if manager.window is not None and node.window.locks != windows[node]:
+            raise AuditError(
+                f"{node} is locked {node.window.locks} times on its window side, but {windows[node]} rows need that."
             )

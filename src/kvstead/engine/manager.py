@@ -8,6 +8,7 @@ One request's row, page size 4, prompt of 10 tokens of which 4 were found in the
 
 `match` opens a row and locks the cached prefix, `extend` and `decode` grow it, `commit` notes what a step has computed,
 `cache` hands whole computed pages to the tree so that others can share them. `finish`, `retract` and `abort` end it.
+Layers with a window have a side of their own in all this: `kvstead.engine.windows`.
 """
 
 from __future__ import annotations
@@ -19,38 +20,58 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from kvstead.allocators import PagedAllocator
+from kvstead.allocators import SWAAllocator
 from kvstead.engine.books import audit_ownership
+from kvstead.engine.memory import MemoryRequest, plan_memory
 from kvstead.engine.request import token_ids
-from kvstead.engine.stats import MemoryStats
-from kvstead.errors import InvalidSize, LayoutError, RowOverflow
+from kvstead.engine.stats import MemoryStats, SideStats
+from kvstead.engine.windows import RowWindows
+from kvstead.errors import InvalidSize, RowOverflow
 from kvstead.kernels import rows as row_kernels
 from kvstead.kernels.arrays import Integers, to_device, to_host
 from kvstead.kernels.jit import IntArray
-from kvstead.model import WHOLE_SEQUENCE, ModelLayout
+from kvstead.model import BOUNDED, ModelLayout
 from kvstead.pages.page_table import require_tag
 from kvstead.pools import KVPool, RequestTable
-from kvstead.prefix import Namespace, Node, PrefixTree
+from kvstead.prefix import Evicted, Namespace, Node, PrefixTree
 
 _NO_NAMESPACE = Namespace()
 
 
 class Lease(NamedTuple):
-    """What `match` hands out: the request's row, and how many of its tokens the cache already held."""
+    """What `match` hands out: the request's row, and how many of its tokens the cache already held.
+
+    num_dead: tokens behind those whose full-attention slots are cached, but which cannot be gone on from, because their
+    window slots are gone.
+    """
 
     row: int
     num_cached: int
+    num_dead: int = 0
+
+
+class Peek(NamedTuple):
+    """What `peek` sees: cached tokens, and the pages of each side that could be had beside them."""
+
+    num_cached: int
+    room: int
+    window_room: int
 
 
 class KVCacheManager:
     """Slots, rows and cached prefixes for one model layout in a fixed number of bytes.
 
-    layout: what the model caches. num_bytes: the memory, padding page included; or num_slots: usable slots.
+    layout: what the model caches. num_bytes: the memory, padding included; or num_slots: usable slots, of the window
+    side where every layer has a window. Where only some have one, window_ratio (window slots per full slot) divides the
+    memory between the sides, or num_window_slots beside num_slots; else the ratio follows from the expected_length of
+    a request in tokens, see `kvstead.model.sizing.split_memory`, and `.split` says how.
+
     page_size: tokens a page. policy: which cached prefix goes first, see `kvstead.prefix`. max_requests: rows.
     max_length: tokens of the longest request. prefix_cache: whether prefixes are kept at all. storage: allocate the
-    tensors too (`.pool`), or keep the books only. device: where slots and tensors live.
+    tensors too (`.pool`, `.window_pool`), or keep the books only. device: where slots and tensors live.
 
-    Raises `LayoutError` for a layout with kinds that are not managed yet or memory too small for one page.
+    Raises `LayoutError` for a layout with kinds that are not managed yet or memory too small for one page,
+    `InvalidSize` for sizes that contradict each other.
     """
 
     def __init__(
@@ -59,6 +80,9 @@ class KVCacheManager:
         num_bytes: int | None = None,
         *,
         num_slots: int | None = None,
+        num_window_slots: int | None = None,
+        window_ratio: float | None = None,
+        expected_length: int | None = None,
         page_size: int = 16,
         policy: str = "lru",
         max_requests: int = 256,
@@ -67,38 +91,56 @@ class KVCacheManager:
         storage: bool = True,
         device: str | torch.device = "cpu",
     ) -> None:
+        row_slots = max_requests * -(-max_length // max(page_size, 1)) * page_size
+        self.plan = plan_memory(
+            layout,
+            MemoryRequest(num_bytes, num_slots, num_window_slots, window_ratio, expected_length, page_size, row_slots),
+        )
         self.layout = layout
         self.page_size = page_size
-        self.num_slots, self.total_bytes = _size(layout, num_bytes, num_slots, page_size)
-        self.token_bytes = layout.full_bytes_per_token
-        self.allocator = PagedAllocator(self.num_slots, page_size, device=device)
-        self.tree = PrefixTree(self.allocator, policy=policy)
+        self.num_slots, self.token_bytes = self.plan.num_slots, self.plan.token_bytes
+        self.num_window_slots, self.window_token_bytes = self.plan.num_window_slots, self.plan.window_token_bytes
+        self.total_bytes = self.plan.total_bytes
+        self.window = self.plan.window
+        self.split = self.plan.split
+        self.allocator = self.plan.allocator(device)
+        self.tree = PrefixTree(self.allocator, policy=policy, window=self.window)
         self.table = RequestTable(max_requests, max_length)
-        self.pool = KVPool(layout, self.num_slots, page_size, device=device) if storage else None
+        self.pool = self.window_pool = None
+        if storage and self.token_bytes:
+            self.pool = KVPool(layout, self.num_slots, page_size, device=device)
+        if storage and self.window is not None:
+            self.window_pool = KVPool(layout, self.num_window_slots, page_size, kinds=BOUNDED, device=device)
         self.prefix_cache = prefix_cache
         self.tokens = np.empty((max_requests + 1, max_length + 1), dtype=np.int32)
         self.num_tokens: IntArray = np.zeros(max_requests + 1, dtype=np.int64)
         self.computed: IntArray = np.zeros(max_requests + 1, dtype=np.int64)
         self.protected: IntArray = np.zeros(max_requests + 1, dtype=np.int64)
+        self._windows: RowWindows | None = None
+        self._available = self.allocator.available_size
+        if isinstance(self.allocator, SWAAllocator):
+            self._windows = RowWindows(self, self.allocator)
+            self._available = self.allocator.full_available_size
         self._owner = np.zeros(max_requests + 1, dtype=np.int32)
         self._node: list[Node] = [self.tree.root] * (max_requests + 1)
         self._namespace: list[Namespace] = [_NO_NAMESPACE] * (max_requests + 1)
         self.num_released = 0
+        self.evicted = Evicted(0, 0)
 
     # Growing
 
-    def peek(self, tokens: Integers, *, namespace: Namespace = _NO_NAMESPACE) -> tuple[int, int]:
-        """What `match` would find, for deciding on admission: (cached tokens, pages that could be had beside them).
+    def peek(self, tokens: Integers, *, namespace: Namespace = _NO_NAMESPACE) -> Peek:
+        """What `match` would find, and what could be had beside it, for deciding on admission.
 
         To the eviction policy this is a use of the prefix, as a match is.
         """
         if not self.prefix_cache:
-            return 0, self.room()
+            return Peek(0, self.room(), self.window_room())
         match = self.tree.match(token_ids(tokens)[:-1], namespace=namespace)
         self.tree.lock(match.node)
-        room = self.room()
+        seen = Peek(match.num_tokens, self.room(), self.window_room())
         self.tree.unlock(match.node)
-        return match.num_tokens, room
+        return seen
 
     def match(self, tokens: Integers, *, namespace: Namespace = _NO_NAMESPACE, owner: int = 0) -> Lease | None:
         """Open a row for a request and lock the longest cached prefix of its tokens into it.
@@ -121,15 +163,17 @@ class KVCacheManager:
         self.num_tokens[row] = ids.size
         self._owner[row] = owner
         self._namespace[row] = namespace
-        node, cached = self.tree.root, 0
+        node, cached, found = self.tree.root, 0, 0
         if self.prefix_cache:
             match = self.tree.match(self.tokens[row, : ids.size - 1], namespace=namespace)
-            node, cached = match.node, match.num_tokens
+            node, cached, found = match.node, match.num_tokens, match.num_found
             self.table.append(row, self.tree.slots(node))
         self.tree.lock(node)
         self._node[row] = node
         self.protected[row] = self.computed[row] = cached
-        return Lease(row, cached)
+        if self._windows:
+            self._windows.open(row)
+        return Lease(row, cached, found - cached)
 
     def extend(self, rows: Integers, lengths: Integers) -> torch.Tensor | None:
         """Grow rows to `lengths` slots, evicting cached prefixes as far as needed.
@@ -143,7 +187,7 @@ class KVCacheManager:
         if not len(set(which.tolist())) == which.size == seq.size:
             raise InvalidSize(f"rows {which.tolist()} come with {seq.size} lengths. Name each row once, with a length.")
         num_pages = sum(self._new_pages(row, length) for row, length in zip(which.tolist(), seq.tolist(), strict=True))
-        if not self._make_room(num_pages):
+        if not self._make_room(num_pages, which):
             return None
         prefix = self.table.lengths[which]
         last = np.where(prefix > 0, self.table.slots[which, prefix - 1], -1)
@@ -158,7 +202,7 @@ class KVCacheManager:
     def decode(self, rows: Integers) -> torch.Tensor | None:
         """Grow each row by one slot: int64[rows], or None when there is no room; raises as `extend`."""
         which = to_host(rows)
-        if not self._make_room(self.table.opening(which, self.page_size)):
+        if not self._make_room(self.table.opening(which, self.page_size), which):
             return None
         table = self.table
         slots = self.allocator.alloc_decode_rows(table.slots, table.lengths, which, self._owner[which])
@@ -215,9 +259,11 @@ class KVCacheManager:
         own = self.table.read(row, 0, end)
         inserted = self.tree.insert(self.tokens[row, :end], own, namespace=self._namespace[row])
         self.tree.lock(inserted.node)
-        self.tree.unlock(self._node[row])
+        self._unlock(row)
         self._node[row] = inserted.node
         self.protected[row] = end
+        if self._windows:
+            self._windows.open(row)
         if inserted.num_shared > start:
             self.allocator.free_segment(own[start : inserted.num_shared], start_pos=start)
             shared = self.tree.slots(inserted.node)[start : inserted.num_shared]
@@ -241,7 +287,7 @@ class KVCacheManager:
         self.table.require_live(row)
         start = int(self.protected[row])
         self.allocator.free_segment(self.table.read(row, start), start_pos=start)
-        self.tree.unlock(self._node[row])
+        self._unlock(row)
         self._node[row] = self.tree.root
         self.num_tokens[row] = self.computed[row] = self.protected[row] = 0
         self.table.give(row)
@@ -261,7 +307,41 @@ class KVCacheManager:
 
     def room(self) -> int:
         """Pages that could be allocated now, evicting every unused prefix."""
-        return (self.allocator.available_size() + self.tree.evictable_tokens) // self.page_size
+        return (self._available() + self.tree.evictable_tokens) // self.page_size
+
+    def window_room(self) -> int:
+        """Pages of the window side that could be allocated now, dropping every window that nobody needs; else 0.
+
+        Running rows let go what they need no more, as they do before an allocation fails.
+        """
+        if self._windows is None:
+            return 0
+        self._windows.reclaim()
+        return self._windows.room()
+
+    def growth(self, row: int, num_tokens: int) -> int:
+        """By how many tokens, `num_tokens` at most, a row could grow now."""
+        have = int(self.table.lengths[row])
+        in_last_page = -have % self.page_size
+        wanted = self.pages(have + num_tokens) - self.pages(have)
+        pages = min(wanted, self.room())
+        if self._windows and pages > self._windows.room():
+            pages = min(pages, self.window_room())
+        return min(num_tokens, in_last_page + pages * self.page_size)
+
+    def window_slots(self, slots: Integers) -> torch.Tensor:
+        """The window slots of full slots: int64 of the same shape, 0 (padding) where there is none, -1 for -1.
+
+        Raises `InvalidSize` where no layer has a window.
+        """
+        if self._windows is None:
+            raise InvalidSize(f"{self.layout.name} has no window slots. Only models with windows or chunks do.")
+        return self._windows.allocator.window_slots(slots)
+
+    @property
+    def window_start(self) -> IntArray:
+        """By row, the first position whose window slot is still held; the positions below it are never read again."""
+        return self._windows.start if self._windows else self.protected
 
     def pages(self, num_tokens: int) -> int:
         """Pages that `num_tokens` tokens of one row take."""
@@ -269,20 +349,28 @@ class KVCacheManager:
 
     def live_tokens(self) -> int:
         """Slots that running requests hold, shared prefixes included, in whole pages. O(1)."""
-        idle = self.allocator.available_size() + self.allocator.parked_size() + self.tree.evictable_tokens
-        return self.num_slots - idle
+        return self.num_slots - self._available() - self.allocator.parked_size() - self.tree.evictable_tokens
+
+    def window_live_tokens(self) -> int:
+        """Window slots that running requests hold, in whole pages. O(1)."""
+        if self._windows is None:
+            return 0
+        allocator = self._windows.allocator
+        idle = allocator.swa_available_size() + allocator.swa_parked_size() + self.tree.window_evictable_tokens
+        return self.num_window_slots - idle
 
     def stats(self) -> MemoryStats:
-        """Bytes by state, adding up to `total_bytes`. O(1)."""
-        token_bytes = self.token_bytes
-        return MemoryStats(
-            total_bytes=self.total_bytes,
-            live=self.live_tokens() * token_bytes,
-            cached=self.tree.evictable_tokens * token_bytes,
-            parked=self.allocator.parked_size() * token_bytes,
-            free=self.allocator.available_size() * token_bytes,
-            padding=self.total_bytes - self.num_slots * token_bytes,
-        )
+        """Bytes by state and side, adding up to `total_bytes`. O(1)."""
+        plan, tree, sides = self.plan, self.tree, {}
+        if plan.token_bytes:
+            slots = (self.live_tokens(), tree.evictable_tokens, self.allocator.parked_size(), self._available())
+            sides["full"] = SideStats.of(plan.total_bytes - plan.window_bytes, plan.token_bytes, *slots)
+        if self._windows:
+            side = self._windows.allocator
+            parked, free = side.swa_parked_size(), side.swa_available_size()
+            slots = (self.window_live_tokens(), tree.window_evictable_tokens, parked, free)
+            sides["window"] = SideStats.of(plan.window_bytes, plan.window_token_bytes, *slots)
+        return MemoryStats.whole(sides)
 
     def audit(self) -> None:
         """Check all books against each other: every live page belongs to one row or one node. Raises `AuditError`.
@@ -313,13 +401,34 @@ class KVCacheManager:
             "once."
         )
 
-    def _make_room(self, num_pages: int) -> bool:
-        short = num_pages * self.page_size - self.allocator.available_size()
+    def _unlock(self, row: int) -> None:
+        """Give back the row's lock, as far as its window has not done so already."""
+        self.tree.unlock(self._node[row], window_from=int(self._windows.start[row]) if self._windows else None)
+
+    def _make_room(self, num_pages: int, rows: IntArray) -> bool:
+        """Let the rows go on to where they are, and evict what it takes beside that; False, and nothing is evicted."""
+        num_tokens = num_pages * self.page_size
+        short = num_tokens - self._available()
+        short_window = 0
+        if self._windows:
+            self._windows.slide(rows)
+            if num_pages > self._windows.room() and num_pages > self.window_room():
+                return False
+            short_window = num_tokens - self._windows.allocator.swa_available_size()
         if short > self.tree.evictable_tokens:
             return False
-        if short > 0:
-            self.tree.evict(short)
+        if short > 0 or short_window > 0:
+            self._count(self.tree.evict(max(short, 0), max(short_window, 0)))
         return True
+
+    def _count(self, evicted: Evicted) -> None:
+        before = self.evicted
+        self.evicted = Evicted(
+            before.num_tokens + evicted.num_tokens,
+            before.num_nodes + evicted.num_nodes,
+            before.num_window_tokens + evicted.num_window_tokens,
+            before.num_tombstoned + evicted.num_tombstoned,
+        )
 
     def _new_pages(self, row: int, length: int) -> int:
         """Pages that a row takes to grow to `length` slots."""
@@ -330,29 +439,3 @@ class KVCacheManager:
         if length > self.table.width:
             raise RowOverflow(f"row {row} cannot grow to {length} slots; rows have {self.table.width}. End it there.")
         return self.pages(length) - self.pages(have)
-
-
-def _size(layout: ModelLayout, num_bytes: int | None, num_slots: int | None, page_size: int) -> tuple[int, int]:
-    """Usable slots, and bytes with the padding page."""
-    unmanaged = sorted({str(kind) for kind in layout.kinds} - set(WHOLE_SEQUENCE))
-    if unmanaged:
-        raise LayoutError(
-            f"{layout.name} caches {', '.join(unmanaged)} entries; the manager holds full and latent ones "
-            "only. Choose a model of which every layer attends to the whole sequence."
-        )
-    if (num_bytes is None) == (num_slots is None):
-        raise InvalidSize(f"num_bytes is {num_bytes} and num_slots is {num_slots}. Give exactly one of them.")
-    if page_size < 1:
-        raise InvalidSize(f"the page size is {page_size}. It must be at least 1.")
-    if num_bytes is None:
-        assert num_slots is not None, "one of the two is given"
-        num_slots = num_slots // page_size * page_size
-        num_bytes = layout.bytes_for(num_slots, page_size)
-    else:
-        num_slots = layout.slots_for(num_bytes, page_size)
-    if num_slots <= 0:
-        raise LayoutError(
-            f"{num_bytes} bytes hold no page of {page_size} tokens of {layout.name} beside the padding page. Give "
-            f"{layout.bytes_for(page_size, page_size)} bytes or more."
-        )
-    return num_slots, num_bytes

@@ -209,8 +209,7 @@ class Scheduler:
         """The next stretch of a prompt, as long as budget and memory allow; None when neither allows a token."""
         row, known = request.row, int(request.tokens.size)
         start = int(self.manager.table.lengths[row])
-        in_last_page = -start % self.manager.page_size
-        length = min(budget, known - start, in_last_page + self.manager.room() * self.manager.page_size)
+        length = self.manager.growth(row, min(budget, known - start))
         if length <= 0:
             return None
         end = start + length
@@ -238,7 +237,7 @@ class Scheduler:
         request.row = lease.row
         request.status = Status.PREFILL
         if request.num_cached < 0:
-            request.num_cached = lease.num_cached
+            request.num_cached, request.num_dead = lease.num_cached, lease.num_dead
         self._active[lease.row] = request
         self._prefilling.append(request)
         self._target[lease.row] = request.max_length

@@ -123,3 +123,65 @@ def commit_rows(
             tokens[row, length] = new_tokens[i]
             num_tokens[row] = length + 1
     return -1
+
+
+@kernel(i64(i64, i64, i64, types.boolean, types.boolean))
+def _frontier(computed: int, page_size: int, span: int, is_chunked: bool, is_cached: bool) -> int:  # noqa: FBT001
+    """The first position whose window slot a row with so many computed tokens still needs, on a page boundary."""
+    end = computed - computed % page_size if is_cached else computed
+    needed = end // span * span if is_chunked else max(0, end - span)
+    return needed - needed % page_size
+
+
+@kernel(
+    types.UniTuple(i64, 2)(_T64, I64, I64, I64, I64, i64, i64, types.boolean, types.boolean, types.boolean, I64, I64)
+)
+def slide_windows(
+    slots: Table,
+    computed: IntArray,
+    protected: IntArray,
+    window_start: IntArray,
+    rows: IntArray,
+    page_size: int,
+    span: int,
+    is_chunked: bool,  # noqa: FBT001 - kernels take no keywords
+    is_cached: bool,  # noqa: FBT001
+    is_exact: bool,  # noqa: FBT001
+    pages: IntArray,
+    loosened: IntArray,
+) -> tuple[int, int]:
+    """Move the start of each row's window to where its computed tokens end it, and list what falls out.
+
+    The start is a page boundary, and never lies past what a prefix that ends with the last computed token (is_cached:
+    with the last whole page of them) needs, by the rule of `Window.needed_from`. What no later token reads lies in
+    front of it, also while steps are under way: these only compute tokens behind `computed`.
+
+    pages: the row's own pages that fall out, from `protected` on. loosened: pairs of a row, and where its window began,
+    for rows that need less of the tree's pages than they did; unless is_exact, only those that need none of them any
+    more. Returns (number of pages, number of such rows). Where `pages` is too small nothing is changed, and the second
+    figure is -1.
+    """
+    num_pages = 0
+    for i in range(rows.size):
+        row = rows[i]
+        frontier = _frontier(computed[row], page_size, span, is_chunked, is_cached)
+        num_pages += max(0, frontier - max(window_start[row], protected[row])) // page_size
+    if num_pages > pages.size:
+        return num_pages, -1
+    num_pages = 0
+    num_loosened = 0
+    for i in range(rows.size):
+        row = rows[i]
+        start = window_start[row]
+        frontier = _frontier(computed[row], page_size, span, is_chunked, is_cached)
+        if frontier <= start or (start < protected[row] and frontier < protected[row] and not is_exact):
+            continue
+        if start < protected[row]:
+            loosened[2 * num_loosened] = row
+            loosened[2 * num_loosened + 1] = start
+            num_loosened += 1
+        for position in range(max(start, protected[row]), frontier, page_size):
+            pages[num_pages] = slots[row, position] // page_size
+            num_pages += 1
+        window_start[row] = frontier
+    return num_pages, num_loosened

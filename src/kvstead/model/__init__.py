@@ -11,6 +11,7 @@ from kvstead.model.sizing import (
     concurrent_requests,
     equal_page,
     split_bytes,
+    split_for_slots,
     split_memory,
     split_slots,
 )
@@ -36,6 +37,7 @@ __all__ = [
     "preset_names",
     "preset_source",
     "split_bytes",
+    "split_for_slots",
     "split_memory",
     "split_slots",
 ]

@@ -73,13 +73,31 @@ def split_memory(
     """
     window = _two_sides(layout, num_bytes, page_size)
     if window_ratio is not None:
-        return _split_as_given(layout, num_bytes, page_size, window_ratio)
-    length = _ASSUMED_LENGTH if expected_length is None else expected_length
-    if length < 1:
-        raise InvalidSize(f"sequences of {length} tokens are expected. Use a length of at least 1, or leave it out.")
-    ratio = min(Fraction(1), Fraction(min(length, window.span) + 2 * page_size, length))
-    source = f"derived for sequences of {length:,} tokens{', assumed' if expected_length is None else ''}"
+        return _split_as_given(layout, num_bytes, page_size, _given_ratio(window_ratio))
+    ratio, source = _derived_ratio(window, page_size, expected_length)
     return _split_as_derived(layout, window, num_bytes, page_size, ratio, source)
+
+
+def split_for_slots(
+    layout: ModelLayout,
+    num_slots: int,
+    page_size: int,
+    *,
+    window_ratio: float | Fraction | None = None,
+    expected_length: int | None = None,
+) -> WindowSplit:
+    """The window side that goes with `num_slots` full slots (whole pages): `split_memory` where slots are given.
+
+    Raises as that does.
+    """
+    window = _two_sides(layout, num_slots, page_size)
+    pages = num_slots // page_size
+    if window_ratio is not None:
+        ratio = _given_ratio(window_ratio)
+        return WindowSplit(pages * page_size, int(pages * ratio) * page_size, float(ratio), _given_source(ratio))
+    ratio, source = _derived_ratio(window, page_size, expected_length)
+    num_window, source = _derived_pages(pages, ratio, window.pages(page_size), source)
+    return WindowSplit(pages * page_size, num_window * page_size, float(ratio), source)
 
 
 def split_bytes(layout: ModelLayout, num_slots: int, num_window_slots: int, page_size: int) -> int:
@@ -118,19 +136,43 @@ def _two_sides(layout: ModelLayout, num_bytes: int, page_size: int) -> Window:
     return window
 
 
-def _split_as_given(layout: ModelLayout, num_bytes: int, page_size: int, given: float | Fraction) -> WindowSplit:
+def _given_ratio(given: float | Fraction) -> Fraction:
     try:
         ratio = given if isinstance(given, Fraction) else Fraction(str(given))
     except ValueError:
         ratio = Fraction(0)  # nan or infinite
     if ratio <= 0:
         raise InvalidSize(f"window_ratio is {given}. It must be above 0 and finite; leave it out to have it derived.")
+    return ratio
+
+
+def _given_source(ratio: Fraction) -> str:
+    return f"window_ratio {float(ratio):g}, as given"
+
+
+def _derived_ratio(window: Window, page_size: int, expected_length: int | None) -> tuple[Fraction, str]:
+    length = _ASSUMED_LENGTH if expected_length is None else expected_length
+    if length < 1:
+        raise InvalidSize(f"sequences of {length} tokens are expected. Use a length of at least 1, or leave it out.")
+    ratio = min(Fraction(1), Fraction(min(length, window.span) + 2 * page_size, length))
+    return ratio, f"derived for sequences of {length:,} tokens{', assumed' if expected_length is None else ''}"
+
+
+def _derived_pages(pages: int, ratio: Fraction, least: int, source: str) -> tuple[int, str]:
+    """Window pages beside so many full ones: what the ratio says, but one whole window if there can be one."""
+    wanted, needed = int(pages * ratio), min(pages, least)
+    if wanted >= needed:
+        return wanted, source
+    return needed, f"{source}, and raised to {'one whole window' if needed == least else 'the pages of the full side'}"
+
+
+def _split_as_given(layout: ModelLayout, num_bytes: int, page_size: int, ratio: Fraction) -> WindowSplit:
     slots, window_slots = split_slots(layout, num_bytes, page_size, ratio)
     if not slots or not window_slots:
         pages = -(-ratio.denominator // ratio.numerator)  # the fewest that give the window side a page
         least = split_bytes(layout, pages * page_size, int(pages * ratio) * page_size, page_size)
         raise _too_small(layout, num_bytes, page_size, least)
-    return WindowSplit(slots, window_slots, float(ratio), f"window_ratio {float(ratio):g}, as given")
+    return WindowSplit(slots, window_slots, float(ratio), _given_source(ratio))
 
 
 def _split_as_derived(
@@ -142,13 +184,11 @@ def _split_as_derived(
         raise _too_small(layout, num_bytes, page_size, 2 * (full + extra))
     least = window.pages(page_size)
 
-    def window_pages(pages: int) -> int:
-        return max(int(pages * ratio), min(pages, least))
+    def fits(pages: int) -> bool:
+        return pages * full + _derived_pages(pages, ratio, least, source)[0] * extra <= usable
 
-    pages = _largest(usable // full, lambda pages: pages * full + window_pages(pages) * extra <= usable)
-    num_window = window_pages(pages)
-    if num_window > int(pages * ratio):
-        source += f", and raised to {'one whole window' if num_window == least else 'the pages of the full side'}"
+    pages = _largest(usable // full, fits)
+    num_window, source = _derived_pages(pages, ratio, least, source)
     left = usable - pages * full - num_window * extra
     num_window += min(left // extra, pages - num_window)  # a full page has one window page at most
     return WindowSplit(pages * page_size, num_window * page_size, float(ratio), source)
