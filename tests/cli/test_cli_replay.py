@@ -22,8 +22,17 @@ SCHEMA = {
     "layout": str,
     "page_size": int,
     "requests": {"total", "finished", "rejected", "retracted", "aborted"},
-    "prefix": {"hit_tokens", "prompt_tokens", "hit_rate"},
-    "memory": {"total_bytes", "peak_bytes", "mean_bytes", "by_state", "by_kind"},
+    "prefix": {
+        "hit_tokens",
+        "prompt_tokens",
+        "hit_rate",
+        "found_tokens",
+        "lost_to_dead_windows",
+        "evicted_tokens",
+        "tombstoned_tokens",
+        "tombstone_tokens",
+    },
+    "memory": {"total_bytes", "peak_bytes", "mean_bytes", "by_state", "by_kind", "by_side", "split"},
     "latency_s": {"ttft", "tpot"},
     "throughput_tok_s": float,
     "steps": int,
@@ -57,6 +66,8 @@ def test_the_json_object_is_the_contract(replayed, chat):
     assert memory["mean_bytes"] == memory["by_state"]["live"] + memory["by_state"]["cached"]
     assert memory["mean_bytes"] <= memory["peak_bytes"] <= memory["total_bytes"]
     assert set(memory["by_kind"]) == {"full"}
+    assert memory["by_side"] == {"full": {"total_bytes": memory["total_bytes"], **memory["by_state"]}}
+    assert memory["split"] is None
     assert all(type(value) is int for value in (*memory["by_state"].values(), memory["peak_bytes"]))
     for latency in summary["latency_s"].values():
         assert set(latency) == QUANTILES
@@ -69,7 +80,16 @@ def test_the_figures_follow_from_the_trace(replayed, chat):
     assert summary["trace"] == [str(chat)]
     assert (summary["model"], summary["layout"], summary["page_size"]) == (MODEL, "static", 16)
     assert summary["requests"] == {"total": 8, "finished": 8, "rejected": 0, "retracted": 0, "aborted": 0}
-    assert summary["prefix"] == {"hit_tokens": 6 * 32, "prompt_tokens": 8 * 56, "hit_rate": 6 * 32 / (8 * 56)}
+    assert summary["prefix"] == {
+        "hit_tokens": 6 * 32,
+        "prompt_tokens": 8 * 56,
+        "hit_rate": 6 * 32 / (8 * 56),
+        "found_tokens": 6 * 32,
+        "lost_to_dead_windows": 0,
+        "evicted_tokens": {"full": 0, "window": 0},
+        "tombstoned_tokens": 0,
+        "tombstone_tokens": 0,
+    }
     assert summary["output_tokens"] == 8 * 5
     assert summary["throughput_tok_s"] == pytest.approx(8 * 5 / summary["clock_s"])
 
@@ -259,6 +279,12 @@ def test_an_interrupt_leaves_the_partial_summary(kvstead, monkeypatch):
         (["--memory", "4GiB", "--dtype", "int3"], "'int3'"),
         (["--memory", "4GiB", "--tp", "3"], "3 tensor-parallel ranks"),
         (["--memory", "4GiB", "--step-ms", "inf"], "step_seconds is inf"),
+        (["--memory", "4GiB", "--window-ratio", "inf"], "window_ratio is inf"),
+        (["--memory", "4GiB", "--window-ratio", "0.5"], "nothing to divide"),
+        (["--memory", "4GiB", "--expected-length", "64"], "nothing to divide"),
+        (["--memory", "4GiB", "--model", "mistral-7b-v0.1", "--window-ratio", "0.5"], "nothing to divide"),
+        (["--memory", "500KiB", "--model", "gemma-3-1b"], "hold no page of 16 tokens on both sides of gemma-3-1b"),
+        (["--memory", "4GiB", "--model", "bamba-9b"], "without recurrent layers"),
     ],
 )
 def test_a_fault_is_one_line(kvstead, chat, arguments, says):
@@ -315,6 +341,11 @@ def test_a_bad_row_names_file_and_line(kvstead, chat):
         (["--memory", "4GiB", "--serial", "--overlap"], "both are given"),
         (["--memory", "4GiB", "--step-ms", "0"], "not above 0"),
         (["--memory", "4GiB", "--step-ms", "nan"], "not above 0"),
+        (["--memory", "4GiB", "--window-ratio", "0.5", "--expected-length", "9"], "both are given"),
+        (["--memory", "4GiB", "--window-ratio", "0"], "not above 0"),
+        (["--memory", "4GiB", "--window-ratio", "nan"], "not above 0"),
+        (["--memory", "4GiB", "--expected-length", "0"], "expected-length"),
+        (["--memory", "4GiB", "--layout", "elastic"], "'elastic' is not one of 'static'"),
         (["--memory", "4GiB", "--page-size", "0"], "page-size"),
         (["--slots", "0"], "slots"),
     ],
@@ -333,3 +364,89 @@ def test_the_bundled_sample_replays(kvstead):
     assert summary["requests"]["finished"] == summary["requests"]["total"] > 300
     assert summary["prefix"]["hit_rate"] > 0.2
     assert summary["memory"]["peak_bytes"] > 0.9 * summary["memory"]["total_bytes"]
+
+
+@pytest.mark.parametrize(
+    ("model", "sides"),
+    [
+        ("gemma-3-1b", {"full": "full", "window": "window"}),
+        ("gpt-oss-20b", {"full": "full", "window": "window"}),
+        ("llama-4-scout", {"full": "full", "window": "chunk"}),
+        ("mistral-7b-v0.1", {"window": "window"}),
+    ],
+)
+def test_models_with_windows_are_replayed(kvstead, chat, model, sides):
+    """Their sides sum to the memory state by state, and with room for all of it they reuse what the trace repeats."""
+    ended = kvstead("replay", chat, "--model", model, "--memory", "1GiB", "--json")
+    assert ended.code == 0, ended.err
+    summary = ended.json
+    assert summary["requests"]["finished"] == 8
+    assert (summary["prefix"]["hit_tokens"], summary["prefix"]["found_tokens"]) == (192, 192)
+    memory = summary["memory"]
+    assert set(memory["by_side"]) == set(sides)
+    assert set(memory["by_kind"]) == set(sides.values())
+    assert sum(side["total_bytes"] for side in memory["by_side"].values()) == memory["total_bytes"] == 1024**3
+    for side in memory["by_side"].values():
+        assert set(side) == {"total_bytes", *STATES}
+        assert sum(side[state] for state in STATES) == side["total_bytes"]
+    for state in STATES:
+        assert memory["by_state"][state] == sum(side[state] for side in memory["by_side"].values())
+    for name, kind in sides.items():
+        assert memory["by_kind"][kind] == memory["by_side"][name]["live"] + memory["by_side"][name]["cached"] > 0
+    assert (memory["split"] is None) == (len(sides) == 1)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "ratio", "says"),
+    [
+        (["--window-ratio", "0.5"], 0.5, "as given"),
+        (["--expected-length", "1024"], (512 + 32) / 1024, "1,024 tokens"),
+        ([], 1.0, "61 tokens"),  # the mean of eight prompts of 56 tokens with 5 to generate
+    ],
+)
+def test_the_split_says_how_it_came_about(kvstead, chat, arguments, ratio, says):
+    """So many full slots, window slots by the ratio in whole pages, and the source in the object and in the table."""
+    ended = kvstead("replay", chat, "--model", "gemma-3-1b", "--slots", 6400, *arguments, "--json")
+    assert ended.code == 0, ended.err
+    split = ended.json["memory"]["split"]
+    num_window_slots = int(6400 / 16 * ratio) * 16
+    assert (split["num_slots"], split["num_window_slots"]) == (6400, num_window_slots)
+    assert split["ratio"] == ratio
+    assert says in split["source"]
+    assert f"6,400 full and {num_window_slots:,} window slots, ratio {ratio:.4g}: {split['source']}" in ended.err
+    assert "each side, mean over the clock" in ended.err
+    window = ended.json["memory"]["by_side"]["window"]
+    assert window["total_bytes"] == (split["num_window_slots"] + 16) * 22_528
+
+
+def test_slots_of_a_model_of_windows_are_window_slots(kvstead, chat):
+    """Where every layer slides there is one side, of so many slots, and no split to show."""
+    ended = kvstead("replay", chat, "--model", "mistral-7b-v0.1", "--slots", 640, "--json")
+    memory = ended.json["memory"]
+    assert memory["total_bytes"] == memory["by_side"]["window"]["total_bytes"] == (640 + 16) * TOKEN_BYTES
+    assert "memory split" not in ended.err
+    assert "lost to dead windows" in ended.err
+
+
+def test_a_window_side_too_small_for_a_request_rejects_it_with_a_reason(kvstead, chat):
+    """Requests that need more window pages than there are can never run; the reason says so."""
+    ended = kvstead("replay", chat, "--model", "gemma-3-1b", "--slots", 640, "--window-ratio", 0.025, "--json")
+    assert ended.code == 0, ended.err
+    assert ended.json["requests"]["rejected"] == 8
+    assert "window" in ended.json["rejections"][0]
+
+
+def test_the_timeline_tells_the_window_side(kvstead, chat, tmp_path):
+    """Its columns stand at the end, in bytes of the window side; for a model without one they are 0."""
+    for model, has_window in (("gemma-3-1b", True), (MODEL, False)):
+        folder = tmp_path / model
+        ended = kvstead("replay", chat, "--model", model, "--slots", 640, "--out", folder)
+        assert ended.code == 0, ended.err
+        with (folder / "timeline.csv").open() as stream:
+            samples = list(csv.DictReader(stream))
+        assert list(samples[0])[-3:] == ["window_live_bytes", "window_cached_bytes", "window_free_bytes"]
+        for sample in samples:
+            held = {state: float(sample[f"window_{state}_bytes"]) for state in ("live", "cached", "free")}
+            assert sum(held.values()) == has_window * 640 * 22_528
+            assert all(part <= float(sample[f"{state}_bytes"]) for state, part in held.items())
+        assert (folder / "memory.png").exists()

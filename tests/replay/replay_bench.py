@@ -2,14 +2,16 @@
 
 
 class LinearCost:
-    """So much for a step, for each computed token, each token read and each attended pair; eighths add up exactly."""
+    """So much for a step, a computed token, a token read and an attended pair, in windows too; sums are exact."""
 
-    def __init__(self, step=1.0, token=0.25, read=0.125, pair=0.125):
+    def __init__(self, step=1.0, token=0.25, read=0.125, pair=0.125, window_read=0.5, window_pair=0.0625):
         self.step, self.token, self.read, self.pair = step, token, read, pair
+        self.window_read, self.window_pair = window_read, window_pair
 
-    def seconds(self, num_tokens, kv_tokens_read, attention_pairs):
+    def seconds(self, num_tokens, kv_tokens_read, attention_pairs, window_tokens_read=0, window_pairs=0):
         """A sum."""
-        return self.step + self.token * num_tokens + self.read * kv_tokens_read + self.pair * attention_pairs
+        full = self.step + self.token * num_tokens + self.read * kv_tokens_read + self.pair * attention_pairs
+        return full + self.window_read * window_tokens_read + self.window_pair * window_pairs
 
 
 def reused_tokens(trace, page_size):

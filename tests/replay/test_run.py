@@ -5,7 +5,8 @@ import pytest
 from kvstead.errors import InvalidSize, LayoutError, TraceError
 from kvstead.model import load_layout
 from kvstead.replay.cost import FixedCost
-from kvstead.replay.run import Mode, ReplayOptions, run_replay, step_cost
+from kvstead.replay.options import Mode, ReplayOptions
+from kvstead.replay.run import run_replay, step_cost
 from kvstead.replay.synthetic import make_trace
 from kvstead.replay.writers import write_mooncake
 

@@ -6,8 +6,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from kvstead.engine.stats import STATES
+from kvstead.model import WindowSplit
+from kvstead.replay.options import Mode, ReplayOptions
 from kvstead.replay.records import Latencies, ReplayResult
-from kvstead.replay.run import Mode, ReplayOptions
 from kvstead.replay.summary import summarize
 from kvstead.replay.trace import Trace, by_arrival
 
@@ -19,8 +21,17 @@ CONTRACT = {
     "layout": None,
     "page_size": None,
     "requests": {"total", "finished", "rejected", "retracted", "aborted"},
-    "prefix": {"hit_tokens", "prompt_tokens", "hit_rate"},
-    "memory": {"total_bytes", "peak_bytes", "mean_bytes", "by_state", "by_kind"},
+    "prefix": {
+        "hit_tokens",
+        "prompt_tokens",
+        "hit_rate",
+        "found_tokens",
+        "lost_to_dead_windows",
+        "evicted_tokens",
+        "tombstoned_tokens",
+        "tombstone_tokens",
+    },
+    "memory": {"total_bytes", "peak_bytes", "mean_bytes", "by_state", "by_kind", "by_side", "split"},
     "latency_s": {"ttft", "tpot"},
     "throughput_tok_s": None,
     "steps": None,
@@ -54,12 +65,20 @@ RESULT = ReplayResult(
     interrupted=False,
     has_reuse=True,
     hit_tokens=4,
+    lost_tokens=3,
     prompt_tokens=16,
+    evicted_tokens={"full": 24, "window": 40},
+    tombstoned_tokens=16,
+    tombstone_tokens=8,
     output_tokens=30,
     total_bytes=1000,
     peak_bytes=700,
-    mean_by_state={"live": 300, "cached": 200, "parked": 0, "free": 450, "padding": 50},
-    mean_by_kind={"full": 500},
+    mean_by_side={
+        "full": {"total_bytes": 700, "live": 200, "cached": 100, "parked": 0, "free": 370, "padding": 30},
+        "window": {"total_bytes": 300, "live": 100, "cached": 100, "parked": 0, "free": 80, "padding": 20},
+    },
+    mean_by_kind={"full": 300, "window": 200},
+    split=WindowSplit(560, 240, 0.5, "as given"),
     ttft=Latencies(0.1, 0.2, 0.3),
     tpot=Latencies(None, None, None),
     clock_s=60.0,
@@ -67,7 +86,7 @@ RESULT = ReplayResult(
     memory_us_per_step=3.5,
     wall_s=0.25,
     rejections=("request 1: too long",),
-    timeline=((0.0,) * 9,),
+    timeline=((0.0,) * 12,),
 )
 
 
@@ -77,7 +96,10 @@ def test_the_keys_are_the_contract():
     for key, inner in CONTRACT.items():
         assert key in summary
         assert inner is None or set(summary[key]) == inner
-    assert set(summary["memory"]["by_state"]) == {"live", "cached", "parked", "free", "padding"}
+    states = {"live", "cached", "parked", "free", "padding"}
+    assert set(summary["memory"]["by_state"]) == states
+    assert all(set(side) == {"total_bytes", *states} for side in summary["memory"]["by_side"].values())
+    assert set(summary["memory"]["split"]) == {"num_slots", "num_window_slots", "ratio", "source"}
     assert all(set(latency) == {"p50", "p90", "p99"} for latency in summary["latency_s"].values())
 
 
@@ -87,8 +109,20 @@ def test_the_values_are_those_of_the_result():
     assert summary["trace"] == ["a.jsonl", "-"]
     assert (summary["model"], summary["layout"], summary["page_size"]) == ("llama-3.1-8b", "static", 4)
     assert summary["requests"] == {"total": 2, "finished": 1, "rejected": 1, "retracted": 3, "aborted": 0}
-    assert summary["prefix"] == {"hit_tokens": 4, "prompt_tokens": 16, "hit_rate": 0.25}
-    assert summary["memory"]["by_kind"] == {"full": 500}
+    assert summary["prefix"] == {
+        "hit_tokens": 4,
+        "prompt_tokens": 16,
+        "hit_rate": 0.25,
+        "found_tokens": 7,
+        "lost_to_dead_windows": 3,
+        "evicted_tokens": {"full": 24, "window": 40},
+        "tombstoned_tokens": 16,
+        "tombstone_tokens": 8,
+    }
+    memory = summary["memory"]
+    assert memory["by_kind"] == {"full": 300, "window": 200}
+    assert memory["by_state"] == {"live": 300, "cached": 200, "parked": 0, "free": 450, "padding": 50}
+    assert memory["split"] == {"num_slots": 560, "num_window_slots": 240, "ratio": 0.5, "source": "as given"}
     assert [summary["memory"][f"{name}_bytes"] for name in ("total", "peak", "mean")] == [1000, 700, 500]
     assert summary["latency_s"]["ttft"] == {"p50": 0.1, "p90": 0.2, "p99": 0.3}
     assert summary["latency_s"]["tpot"] == {"p50": None, "p90": None, "p99": None}
@@ -97,14 +131,29 @@ def test_the_values_are_those_of_the_result():
     assert (summary["gpu"], summary["mode"], summary["policy"]) == ("h100-sxm", "batched", "lru")
 
 
-@given(st.lists(st.integers(0, 2**62), min_size=5, max_size=5))
-def test_states_sum_to_the_total_through_json(sizes):
-    """Bytes stay whole numbers through JSON, however large, so that the states sum to the total exactly."""
-    states = dict(zip(("live", "cached", "parked", "free", "padding"), sizes, strict=True))
-    summary = summarize(replace(RESULT, mean_by_state=states, total_bytes=sum(sizes)), OPTIONS)
+SIZES = st.lists(st.integers(0, 2**62), min_size=5, max_size=5)
+
+
+@given(SIZES, st.none() | SIZES)
+def test_states_sum_to_the_total_through_json(full, window):
+    """Bytes stay whole numbers through JSON, however large, so that states sum to sides and sides to the total."""
+    sides = {}
+    for name, sizes in {"full": full, "window": window}.items():
+        if sizes is not None:
+            sides[name] = {"total_bytes": sum(sizes), **dict(zip(STATES, sizes, strict=True))}
+    total = sum(side["total_bytes"] for side in sides.values())
+    summary = summarize(replace(RESULT, mean_by_side=sides, total_bytes=total), OPTIONS)
     memory = json.loads(json.dumps(summary, allow_nan=False))["memory"]
+    assert memory["by_side"] == sides
     assert sum(memory["by_state"].values()) == memory["total_bytes"]
     assert memory["mean_bytes"] == memory["by_state"]["live"] + memory["by_state"]["cached"]
+    for state in STATES:
+        assert memory["by_state"][state] == sum(side[state] for side in memory["by_side"].values())
+
+
+def test_a_memory_of_one_side_has_no_split():
+    """Where nothing was divided the summary says null."""
+    assert summarize(replace(RESULT, split=None), OPTIONS)["memory"]["split"] is None
 
 
 @pytest.mark.parametrize("changes", [{"has_reuse": False}, {"prompt_tokens": 0, "hit_tokens": 0}])

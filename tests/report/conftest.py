@@ -14,13 +14,33 @@ def summary() -> dict[str, Any]:
         "layout": "static",
         "page_size": 16,
         "requests": {"total": 100, "finished": 98, "rejected": 2, "retracted": 5, "aborted": 0},
-        "prefix": {"hit_tokens": 250, "prompt_tokens": 1000, "hit_rate": 0.25},
+        "prefix": {
+            "hit_tokens": 250,
+            "prompt_tokens": 1000,
+            "hit_rate": 0.25,
+            "found_tokens": 250,
+            "lost_to_dead_windows": 0,
+            "evicted_tokens": {"full": 640, "window": 0},
+            "tombstoned_tokens": 0,
+            "tombstone_tokens": 0,
+        },
         "memory": {
             "total_bytes": 1_000_000,
             "peak_bytes": 900_000,
             "mean_bytes": 500_000,
             "by_state": {"live": 300_001, "cached": 199_999, "parked": 0, "free": 499_990, "padding": 10},
             "by_kind": {"full": 500_000},
+            "by_side": {
+                "full": {
+                    "total_bytes": 1_000_000,
+                    "live": 300_001,
+                    "cached": 199_999,
+                    "parked": 0,
+                    "free": 499_990,
+                    "padding": 10,
+                },
+            },
+            "split": None,
         },
         "latency_s": {
             "ttft": {"p50": 0.0125, "p90": 1.5, "p99": 250.0},
@@ -45,6 +65,26 @@ def summary() -> dict[str, Any]:
 
 
 @pytest.fixture
+def windowed(summary) -> dict[str, Any]:
+    """The same memory in two sides: 600,000 bytes for whole sequences, 400,000 for windows."""
+    full = {"total_bytes": 600_000, "live": 200_001, "cached": 99_999, "parked": 0, "free": 299_994, "padding": 6}
+    window = {"total_bytes": 400_000, "live": 100_000, "cached": 100_000, "parked": 0, "free": 199_996, "padding": 4}
+    memory = summary["memory"] | {
+        "by_kind": {"full": 300_000, "window": 200_000},
+        "by_side": {"full": full, "window": window},
+        "split": {"num_slots": 6000, "num_window_slots": 1500, "ratio": 0.25, "source": "so it was said"},
+    }
+    prefix = summary["prefix"] | {
+        "found_tokens": 1000,
+        "lost_to_dead_windows": 750,
+        "evicted_tokens": {"full": 640, "window": 1280},
+        "tombstoned_tokens": 960,
+        "tombstone_tokens": 320,
+    }
+    return summary | {"memory": memory, "prefix": prefix}
+
+
+@pytest.fixture
 def samples() -> list[tuple[float, ...]]:
     """Forty samples of a pool of 1,000,000 bytes, one a second, in the columns of a timeline."""
     return [
@@ -58,6 +98,9 @@ def samples() -> list[tuple[float, ...]]:
             999_000 - 20_000 * second,
             second**2,
             50 * second,
+            0,
+            0,
+            0,
         )
         for second in range(40)
     ]

@@ -4,7 +4,7 @@ from rich.console import Console
 
 from kvstead.model import load_layout, preset_names
 from kvstead.model.compute import load_profile
-from kvstead.report.models import layers_by_kind, model_table, models_table, token_bytes_by_kind
+from kvstead.report.models import is_managed, layers_by_kind, model_table, models_table, token_bytes_by_kind
 
 
 def _text(table):
@@ -49,3 +49,17 @@ def test_a_state_is_shown_by_sequence():
     """A model with recurrent state shows its bytes for one sequence, and nothing per token where there is nothing."""
     layout = load_layout("bamba-9b")
     assert f"{layout.state_bytes:,} bytes a sequence" in _text(model_table(layout, load_profile("bamba-9b"), ""))
+
+
+def test_models_that_can_be_replayed_are_marked():
+    """Windows, chunks and latents are managed; a state, alone or beside attention, is not yet."""
+    replayed = {name for name in preset_names() if is_managed(load_layout(name))}
+    assert {"llama-3.1-8b", "gemma-3-27b", "llama-4-scout", "mistral-7b-v0.1", "deepseek-v3"} <= replayed
+    assert not {"bamba-9b", "kimi-linear-48b-a3b", "falcon-h1-7b"} & replayed
+    for name in ("gemma-3-27b", "bamba-9b"):
+        layout = load_layout(name)
+        listed = _text(models_table([(layout, "[package] some file.")])).splitlines()
+        detail = _text(model_table(layout, load_profile(name), ""))
+        assert ("yes" in listed[-2].split()) == (name in replayed)
+        assert "replayed" in detail
+        assert ("not yet" in detail) == (name not in replayed)

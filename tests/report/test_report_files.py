@@ -68,7 +68,7 @@ def test_nothing_is_drawn_of_a_single_sample(tmp_path, summary, columns, samples
 
 def test_a_timeline_without_prompts_is_drawn(tmp_path, summary, columns, samples):
     """Samples taken before the first prompt was computed have no rate, and that is no fault."""
-    early = [(*sample[:-2], 0, 0) for sample in samples]
+    early = [(*sample[:7], 0, 0, *sample[9:]) for sample in samples]
     assert len(write_plots(tmp_path, summary, Timeline.of(columns, early))) == 3
 
 

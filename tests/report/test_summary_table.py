@@ -89,3 +89,37 @@ def test_constant_steps_ranks_and_kinds_are_named(printed, summary):
     assert "constant step time x4" in text
     assert "full 293 KiB, window 195.3 KiB" in _line(text, "memory by kind")
     assert "memory by kind" not in printed()
+
+
+def test_two_sides_are_shown_beside_each_other(printed, windowed):
+    """Each side's bytes are shares of the side, and the split, its ratio and its source have a line."""
+    text = printed(**windowed)
+    table = text.partition("each side, mean over the clock")[2]
+    assert text.index("the whole pool") < text.index("each side, mean over the clock")
+    assert _line(table, "live").split() == ["live", "195.3", "KiB", "33.33", "%", "97.66", "KiB", "25.00", "%"]
+    assert _line(table, "cached").split() == ["cached", "97.66", "KiB", "16.67", "%", "97.66", "KiB", "25.00", "%"]
+    footer = _line(table, "the whole side").split()[3:]
+    assert footer == ["585.9", "KiB", "100.00", "%", "390.6", "KiB", "100.00", "%"]
+    assert _line(text, "memory split").endswith("6,000 full and 1,500 window slots, ratio 0.25: so it was said")
+    assert "full 293 KiB, window 195.3 KiB" in _line(text, "memory by kind")
+
+
+def test_what_windows_cost_is_told_where_there_are_any(printed, windowed):
+    """Hits lost, evictions by side and tombstones have lines; without a window side there is none of them."""
+    text = printed(**windowed)
+    assert _line(text, "lost to dead windows").endswith("750 of 1,000 tokens found (75.00 %)")
+    assert _line(text, "evicted tokens").endswith("640 full, 1,280 window, 960 of these alone")
+    assert _line(text, "tombstones").endswith("320 cached tokens without a window at the end")
+    plain = printed()
+    for name in ("dead windows", "evicted", "tombstones", "each side", "memory split"):
+        assert name not in plain
+
+
+def test_windows_alone_are_one_side(printed, windowed):
+    """A memory that keeps windows only has no second table, and no share of nothing found."""
+    memory = windowed["memory"] | {"by_side": {"window": windowed["memory"]["by_side"]["window"]}, "split": None}
+    prefix = windowed["prefix"] | {"found_tokens": 0, "lost_to_dead_windows": 0}
+    text = printed(**windowed | {"memory": memory, "prefix": prefix})
+    assert "each side" not in text
+    assert "memory split" not in text
+    assert _line(text, "lost to dead windows").endswith("0 of 0 tokens found")

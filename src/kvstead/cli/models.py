@@ -14,7 +14,10 @@ def models(
     dtype: Annotated[str, typer.Option(help="Of cache entries, such as float8_e4m3fn.")] = "bfloat16",
     tp: Annotated[int, typer.Option(min=1, help="Tensor-parallel GPUs; the figures are those of one.")] = 1,
 ) -> None:
-    """List the bundled models: layers by kind, bytes per token, window, state, and where the numbers come from."""
+    """List the bundled models: layers by kind, bytes per token, window, state, and where the numbers come from.
+
+    `kvstead replay` takes those marked as replayed.
+    """
     # Tables are not needed for help.
     from kvstead.model import load_layout, preset_names, preset_source  # noqa: PLC0415
     from kvstead.model.compute import load_profile  # noqa: PLC0415

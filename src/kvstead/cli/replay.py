@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from kvstead.replay.options import Layout, Mode, ReplayOptions
 from kvstead.report.units import parse_bytes
 
 _EXIT_INTERRUPTED = 130
@@ -24,7 +25,17 @@ def replay(
         str | None, typer.Option(metavar="SIZE", help="Memory of one GPU's cache, such as 40GiB.")
     ] = None,
     slots: Annotated[
-        int | None, typer.Option(min=1, max=_MOST_SLOTS, help="Memory as a number of token slots, instead.")
+        int | None, typer.Option(min=1, max=_MOST_SLOTS, help="Memory as a number of (full) token slots, instead.")
+    ] = None,
+    layout: Annotated[Layout, typer.Option(help="How the sides of a model with windows share it.")] = Layout.STATIC,
+    window_ratio: Annotated[
+        float | None, typer.Option(metavar="R", help="Window slots per full slot, for models with windows.")
+    ] = None,
+    expected_length: Annotated[
+        int | None,
+        typer.Option(
+            min=1, metavar="N", help="Tokens of a request to set that ratio for; by default the trace's mean."
+        ),
     ] = None,
     page_size: Annotated[int, typer.Option(min=1, help="Tokens a page.")] = 16,
     gpu: Annotated[str | None, typer.Option(help=f"Times steps by its roofline; {_DEFAULT_GPU} if not given.")] = None,
@@ -49,13 +60,13 @@ def replay(
     _require_one("--memory", "--slots", [memory, slots], least=1)
     _require_one("--gpu", "--step-ms", [gpu, step_ms])
     _require_one("--serial", "--overlap", [serial or None, overlap or None])
-    if step_ms is not None and not step_ms > 0:
-        raise typer.BadParameter(f"{step_ms} is not above 0.", param_hint="'--step-ms'")
+    _require_one("--window-ratio", "--expected-length", [window_ratio, expected_length])
+    _require_above_zero("--step-ms", step_ms)
+    _require_above_zero("--window-ratio", window_ratio)
     num_bytes = None if memory is None else parse_bytes(memory)
 
     # Loading what replays takes seconds, and help does not need it.
     from kvstead.cli.replaying import replay_and_report  # noqa: PLC0415
-    from kvstead.replay.run import Mode, ReplayOptions  # noqa: PLC0415
 
     options = ReplayOptions(
         traces=tuple(traces),
@@ -71,6 +82,9 @@ def replay(
         max_running=max_running,
         cache_dtype=dtype,
         tensor_parallel=tp,
+        layout=layout,
+        window_ratio=window_ratio,
+        expected_length=expected_length,
     )
     is_interrupted = replay_and_report(options, folder=out, as_json=json)
     if is_interrupted:
@@ -85,3 +99,9 @@ def _require_one(first: str, second: str, values: list[object], *, least: int = 
         raise typer.BadParameter(
             f"{'both are' if given else 'neither is'} given. {wanted}.", param_hint=f"{first} / {second}"
         )
+
+
+def _require_above_zero(name: str, value: float | None) -> None:
+    """Refuse what is given and not above 0."""
+    if value is not None and not value > 0:
+        raise typer.BadParameter(f"{value} is not above 0.", param_hint=f"'{name}'")

@@ -6,8 +6,9 @@ from pathlib import Path
 
 import typer
 
+from kvstead.replay.options import ReplayOptions
 from kvstead.replay.records import TIMELINE_COLUMNS
-from kvstead.replay.run import ReplayOptions, run_replay
+from kvstead.replay.run import run_replay
 from kvstead.replay.summary import summarize
 from kvstead.report.console import error_console, output_console
 from kvstead.report.files import to_json, write_report

@@ -8,6 +8,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kvstead.engine import KVCacheManager, Request
+from kvstead.engine.stats import STATES
+from kvstead.model import WindowSplit
+from kvstead.replay.meter import FULL_SIDE, WINDOW_SIDE, MemoryMeter, bytes_by_kind
 from kvstead.replay.trace import Trace
 
 _TIMELINE_POINTS = 2000
@@ -23,6 +26,9 @@ TIMELINE_COLUMNS = (
     "free_bytes",
     "hit_tokens",
     "prompt_tokens",
+    "window_live_bytes",
+    "window_cached_bytes",
+    "window_free_bytes",
 )
 
 
@@ -47,10 +53,16 @@ class ReplayResult:
     """What came out of a replay.
 
     Times are the trace's clock in seconds unless they say wall. `retracted` counts events, all other request counts are
-    requests. `hit_tokens` of `prompt_tokens` were found in the cache when their request was first admitted;
-    `has_reuse` is False for a trace that says nothing about equal prefixes. `mean_by_state` are bytes averaged over the
-    clock, adding up to `total_bytes`; `peak_bytes` and `mean_bytes` count live and cached ones. ttft: arrival to first
-    token. tpot: time per further token of a request. timeline: one row of TIMELINE_COLUMNS per sample.
+    requests. `hit_tokens` of `prompt_tokens` were found in the cache when their request was first admitted,
+    `lost_tokens` more were found as well but had lost their windows; `has_reuse` is False for a trace that says nothing
+    about equal prefixes. `evicted_tokens` by side; `tombstoned_tokens` are those of the window side that went alone,
+    `tombstone_tokens` what was without its window side at the end.
+
+    `mean_by_side` has for each side its `total_bytes`, and bytes by state averaged over the clock that add up to it;
+    `mean_by_state` sums them over the sides, to the `total_bytes` of the memory. `peak_bytes` and `mean_bytes` count
+    live and cached ones. split: how the memory was divided between the sides, if there are two. ttft: arrival to first
+    token. tpot: time per further token of a request. timeline: one row of TIMELINE_COLUMNS per sample; columns that
+    name no side count both.
     """
 
     trace: Trace
@@ -62,12 +74,17 @@ class ReplayResult:
     interrupted: bool
     has_reuse: bool
     hit_tokens: int
+    lost_tokens: int
     prompt_tokens: int
+    evicted_tokens: dict[str, int]
+    tombstoned_tokens: int
+    tombstone_tokens: int
     output_tokens: int
     total_bytes: int
     peak_bytes: int
-    mean_by_state: dict[str, int]
+    mean_by_side: dict[str, dict[str, int]]
     mean_by_kind: dict[str, int]
+    split: WindowSplit | None
     ttft: Latencies
     tpot: Latencies
     clock_s: float
@@ -76,6 +93,12 @@ class ReplayResult:
     wall_s: float
     rejections: tuple[str, ...]
     timeline: tuple[tuple[float, ...], ...]
+
+    @property
+    def mean_by_state(self) -> dict[str, int]:
+        """Bytes by state, averaged over the clock: they add up to `total_bytes`."""
+        sides = self.mean_by_side.values()
+        return {state: sum(side[state] for side in sides) for state in STATES}
 
     @property
     def mean_bytes(self) -> int:
@@ -99,6 +122,8 @@ class Recorder:
     def __init__(self, trace: Trace, manager: KVCacheManager) -> None:
         self._trace = trace
         self._manager = manager
+        self._meter = MemoryMeter(manager)
+        self.spend = self._meter.spend  # told at every step how long it takes; the meter's own, to save a call
         self._arrivals = trace.arrivals.copy()
         self._first = np.full(len(trace), np.nan)
         self._last = np.full(len(trace), np.nan)
@@ -108,11 +133,8 @@ class Recorder:
         self._gap = _FIRST_GAP_S
         self._next_sample = 0.0
         self._clock = 0.0
-        self._seconds = 0.0
-        self._live_time = 0.0  # tokens x seconds
-        self._cached_time = 0.0
-        self._peak = 0  # tokens
         self._hit_tokens = 0
+        self._lost_tokens = 0
         self._prompt_tokens = 0
         self.num_steps = 0
         self.num_finished = 0
@@ -131,14 +153,6 @@ class Recorder:
         """Note a request that can never fit."""
         self._rejections.append(f"request {request.request_id}: {request.reason}")
 
-    def spend(self, seconds: float) -> None:
-        """Note that the memory is used for so long as it is used now."""
-        live, cached = self._manager.live_tokens(), self._manager.tree.evictable_tokens
-        self._seconds += seconds
-        self._live_time += live * seconds
-        self._cached_time += cached * seconds
-        self._peak = max(self._peak, live + cached)
-
     def step(self, clock: float, *, running: int, waiting: int) -> None:
         """Note that a step ended at `clock`."""
         self.num_steps += 1
@@ -150,10 +164,11 @@ class Recorder:
         """Note when a request came in, where that is not the trace's own time."""
         self._arrivals[request] = clock
 
-    def start(self, request: int, num_cached: int, clock: float) -> None:
-        """Note a request's first token, and how much of its prompt the cache held."""
+    def start(self, request: int, num_cached: int, num_dead: int, clock: float) -> None:
+        """Note a request's first token, and how much of its prompt the cache held, with its windows and without."""
         self._first[request] = clock
         self._hit_tokens += num_cached
+        self._lost_tokens += num_dead
         self._prompt_tokens += int(self._trace.prompt_lens[request])
 
     def end(self, request: int, num_generated: int, clock: float) -> None:
@@ -167,9 +182,7 @@ class Recorder:
         first, last = self._first, self._last
         longer = self._generated > 1
         tpot = (last - first)[longer] / (self._generated[longer] - 1)
-        token_bytes = self._manager.token_bytes
-        by_state = self._mean_by_state()
-        held = by_state["live"] + by_state["cached"]
+        manager, by_side = self._manager, self._meter.mean_by_side()
         return ReplayResult(
             trace=self._trace,
             total=len(self._trace),
@@ -180,12 +193,17 @@ class Recorder:
             interrupted=interrupted,
             has_reuse=self._trace.has_reuse,
             hit_tokens=self._hit_tokens,
+            lost_tokens=self._lost_tokens,
             prompt_tokens=self._prompt_tokens,
+            evicted_tokens={FULL_SIDE: manager.evicted.num_tokens, WINDOW_SIDE: manager.evicted.num_window_tokens},
+            tombstoned_tokens=manager.evicted.num_tombstoned,
+            tombstone_tokens=manager.tree.num_tombstone_tokens,
             output_tokens=int(self._generated.sum()),
-            total_bytes=self._manager.total_bytes,
-            peak_bytes=self._peak * token_bytes,
-            mean_by_state=by_state,
-            mean_by_kind={str(kind): held for kind in self._manager.layout.kinds},
+            total_bytes=manager.total_bytes,
+            peak_bytes=self._meter.peak_bytes,
+            mean_by_side=by_side,
+            mean_by_kind=bytes_by_kind(manager.layout, by_side),
+            split=manager.split,
             ttft=Latencies.of((first - self._arrivals)[~np.isnan(first)]),
             tpot=Latencies.of(tpot),
             clock_s=self._clock,
@@ -196,23 +214,10 @@ class Recorder:
             timeline=tuple(self._timeline),
         )
 
-    def _mean_by_state(self) -> dict[str, int]:
-        """Averages as whole bytes; what rounding leaves over counts as free, so that the sum is exact."""
-        now = self._manager.stats()
-        token_bytes = self._manager.token_bytes
-        seconds = self._seconds or 1.0
-        mean = {
-            "live": int(self._live_time / seconds * token_bytes),
-            "cached": int(self._cached_time / seconds * token_bytes),
-            "parked": 0,  # frees are parked only while results are processed, for no time of the clock
-        }
-        mean["free"] = now.total_bytes - now.padding - sum(mean.values())
-        mean["padding"] = now.padding
-        return mean
-
     def _sample(self, running: int, waiting: int) -> None:
         """Add a point to the timeline; when it grows long, drop every second one and sample half as often."""
         stats = self._manager.stats()
+        window = stats.by_side.get(WINDOW_SIDE)
         self._timeline.append(
             (
                 self._clock,
@@ -224,6 +229,7 @@ class Recorder:
                 stats.free,
                 self._hit_tokens,
                 self._prompt_tokens,
+                *((0, 0, 0) if window is None else (window.live, window.cached, window.free)),
             )
         )
         if len(self._timeline) >= 2 * _TIMELINE_POINTS:

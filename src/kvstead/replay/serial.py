@@ -11,8 +11,10 @@ from kvstead.engine import KVCacheManager, Request
 from kvstead.engine.admission import Admission
 from kvstead.replay.cost import StepCost
 from kvstead.replay.records import Recorder, ReplayResult
-from kvstead.replay.simulate import Progress, Stopwatch, silent
+from kvstead.replay.simulate import Progress, Stopwatch, chunk_reads, silent
 from kvstead.replay.trace import Trace
+
+_STRETCHES_PER_WINDOW = 8  # a stretch holds its own tokens beside the window: an eighth more than decoding does
 
 _REQUESTS_BETWEEN_REPORTS = 32
 
@@ -21,7 +23,8 @@ class SerialReplay:
     """Each request starts when the one before has ended; arrival times are ignored.
 
     The manager is driven directly: prompts in chunks of `chunk_tokens`, the output in one stretch that takes the time
-    of its tokens at their mean context (exact as long as a step's time grows linearly with the context).
+    of its tokens one by one (exact as long as a step's time grows linearly with the context). For a model with windows
+    chunks are no longer than the window side has room for, and stretches an eighth of a window besides.
     """
 
     def __init__(
@@ -35,6 +38,7 @@ class SerialReplay:
     ) -> None:
         self.trace = trace
         self.manager = manager
+        self._window = manager.window
         self._cost = cost
         self._chunk_tokens = chunk_tokens
         self._admission = Admission(manager, decode_headroom=0)
@@ -73,18 +77,56 @@ class SerialReplay:
         assert lease is not None, "no other request holds a row"
         row, prompt, end = lease.row, int(request.prompt.size), request.max_length - 1
         first_output = self.trace.output_token_base(index)
-        for start in range(lease.num_cached, prompt, self._chunk_tokens):
-            stop = min(start + self._chunk_tokens, prompt)
-            pairs = (stop - start) * start + (stop - start) * (stop - start + 1) // 2
-            self._grow(row, stop, first_output, self._cost.seconds(stop - start, stop, pairs))
-        self._recorder.start(index, lease.num_cached, self._clock)
+        start = lease.num_cached
+        while start < prompt:
+            stop = start + self._growth(row, min(self._chunk_tokens, prompt - start))
+            self._grow(row, stop, first_output, self._chunk_seconds(start, stop))
+            self.manager.cache(row)  # while its windows are there
+            start = stop
+        self._recorder.start(index, lease.num_cached, lease.num_dead, self._clock)
         if end > prompt:
             self.manager.append(row, np.arange(first_output + 1, first_output + end - prompt))
-            context = (prompt + 1 + end) // 2
-            seconds = (end - prompt) * self._cost.seconds(1, context, context)
-            self._grow(row, end, first_output + end - prompt, seconds)
+        while start < end:
+            stop = start + self._growth(row, min(end, self._stretch_end(start)) - start)
+            self._grow(row, stop, first_output + end - prompt, self._stretch_seconds(start, stop))
+            start = stop
         self._recorder.end(index, request.max_new_tokens, self._clock)
         self.manager.finish(row)
+
+    def _growth(self, row: int, num_tokens: int) -> int:
+        """How many of so many tokens the row has room for now, on the window side too; at least one."""
+        growth = self.manager.growth(row, num_tokens)
+        assert growth > 0, "a request that is alone can always go on; it was checked"
+        return growth
+
+    def _stretch_end(self, length: int) -> int:
+        """Where a stretch that begins at `length` ends at the latest, so that what is read grows evenly over it."""
+        if self._window is None:
+            return self.manager.table.width
+        span, page_size = self._window.span, self.manager.page_size
+        longest = max(span // _STRETCHES_PER_WINDOW // page_size, 1) * page_size
+        bend = (length // span + 1) * span  # where a window is full, or a chunk ends
+        return min(length + longest, bend)
+
+    def _chunk_seconds(self, start: int, stop: int) -> float:
+        """The time of one step that computes tokens `start` .. `stop` - 1 of a prompt."""
+        new = stop - start
+        pairs = new * start + new * (new + 1) // 2
+        if self._window is None:
+            return self._cost.seconds(new, stop, pairs)
+        read = chunk_reads(self._window, start, stop)
+        return self._cost.seconds(new, stop, pairs, read, self._window.pairs(start, stop))
+
+    def _stretch_seconds(self, start: int, stop: int) -> float:
+        """The time of a step for each of the tokens `start` .. `stop` - 1: so often the mean of the first and last."""
+        return (stop - start) * (self._token_seconds(start + 1) + self._token_seconds(stop)) / 2
+
+    def _token_seconds(self, context: int) -> float:
+        """The time of a step that computes one token, the last of `context`."""
+        if self._window is None:
+            return self._cost.seconds(1, context, context)
+        in_window = self._window.live_tokens(context)
+        return self._cost.seconds(1, context, context, in_window, in_window)
 
     def _grow(self, row: int, end: int, next_token: int, seconds: float) -> None:
         """Compute the row up to `end` tokens, in so many seconds of the clock."""

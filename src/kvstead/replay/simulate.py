@@ -18,6 +18,7 @@ import numpy as np
 
 from kvstead.engine import KVCacheManager, Outcome, Request, Scheduler, Step
 from kvstead.kernels.jit import IntArray
+from kvstead.model import Window
 from kvstead.replay.cost import StepCost
 from kvstead.replay.records import Recorder, ReplayResult
 from kvstead.replay.trace import Trace
@@ -90,13 +91,23 @@ class _ComputedTokens:
 class CostRunner:
     """Computes nothing: adds up how long each step would take, and makes up the tokens it would sample.
 
-    spend: told the seconds of each step when it is launched, while the memory is as the step uses it.
+    spend: told the seconds of each step when it is launched, while the memory is as the step uses it. window: what the
+    model's bounded layers read, None where it has none.
     """
 
-    def __init__(self, trace: Trace, cost: StepCost, num_rows: int, spend: Callable[[float], None]) -> None:
+    def __init__(
+        self,
+        trace: Trace,
+        cost: StepCost,
+        num_rows: int,
+        spend: Callable[[float], None],
+        *,
+        window: Window | None = None,
+    ) -> None:
         self._trace = trace
         self._cost = cost
         self._spend = spend
+        self._window = window
         # The j-th token that a request generates is `output_token_base + j`.
         self._shift: IntArray = np.zeros(num_rows + 1, dtype=np.int64)
         self.seconds = 0.0
@@ -110,7 +121,10 @@ class CostRunner:
             pairs += new * chunk.start + new * (new + 1) // 2
             request = chunk.request.request_id
             self._shift[chunk.row] = self._trace.output_token_base(request) - self._trace.prompt_lens[request]
-        seconds = self._cost.seconds(step.num_tokens, read, pairs)
+        if self._window is None:
+            seconds = self._cost.seconds(step.num_tokens, read, pairs)
+        else:
+            seconds = self._cost.seconds(step.num_tokens, read, pairs, *_window_reads(step, self._window))
         self._spend(seconds)
         self.seconds += seconds
         tokens = self._shift[step.rows] + step.lengths
@@ -118,6 +132,20 @@ class CostRunner:
             behind = [self._shift[chunk.row] + chunk.end for chunk in step.chunks]
             tokens = np.concatenate((tokens, np.array(behind, dtype=np.int64)))
         return _ComputedTokens(tokens)
+
+
+def _window_reads(step: Step, window: Window) -> tuple[int, int]:
+    """Tokens whose entries a step reads in bounded layers, and how many its tokens attend to there, summed."""
+    read = pairs = int(np.add.reduce(window.live_tokens(step.lengths)))
+    for chunk in step.chunks:
+        read += chunk_reads(window, chunk.start, chunk.end)
+        pairs += window.pairs(chunk.start, chunk.end)
+    return read, pairs
+
+
+def chunk_reads(window: Window, start: int, end: int) -> int:
+    """Tokens that the tokens `start` .. `end` - 1 read together, from the first that `start` reads to the last one."""
+    return window.live_tokens(start + 1) + end - start - 1
 
 
 class Replay:
@@ -135,7 +163,9 @@ class Replay:
         self.manager = scheduler.manager
         self._stopwatch = Stopwatch(self.manager)
         self._recorder = Recorder(trace, self.manager)
-        self._runner = CostRunner(trace, cost, self.manager.table.num_rows, self._recorder.spend)
+        self._runner = CostRunner(
+            trace, cost, self.manager.table.num_rows, self._recorder.spend, window=self.manager.window
+        )
         self._report = report
         self._next = 0  # first request that has not arrived
         self._clock = 0.0
@@ -179,7 +209,7 @@ class Replay:
     def _note(self, outcome: Outcome, clock: float) -> None:
         recorder = self._recorder
         for request in outcome.started:
-            recorder.start(request.request_id, request.num_cached, clock)
+            recorder.start(request.request_id, request.num_cached, request.num_dead, clock)
         for request in outcome.ended:
             recorder.end(request.request_id, int(request.output.size), clock)
         recorder.step(clock, running=self.scheduler.num_running, waiting=len(self.scheduler.waiting))

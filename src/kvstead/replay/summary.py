@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import asdict
 from typing import Any
 
+from kvstead.replay.options import ReplayOptions
 from kvstead.replay.records import ReplayResult
-from kvstead.replay.run import ReplayOptions
 
 _MOST_MESSAGES = 20
 
@@ -16,15 +16,21 @@ def summarize(result: ReplayResult, options: ReplayOptions) -> dict[str, Any]:
 
     `trace` lists the traces as they were named. Bytes are of one tensor-parallel rank. `requests.retracted` counts
     events, its other figures requests. `prefix.hit_rate` is the fraction of prompt tokens found in the cache, null
-    where the trace carries no reuse. `memory.by_state` is averaged over the clock and sums to `total_bytes`;
-    `peak_bytes` and `mean_bytes` count live and cached ones. Latencies are null where nothing was measured.
+    where the trace carries no reuse. Of `found_tokens` the cache still knew the whole sequence, and
+    `lost_to_dead_windows` of them could not be used for want of their windows. `evicted_tokens` counts by side,
+    `tombstoned_tokens` those of the window side that went alone, `tombstone_tokens` those that were without their
+    windows at the end.
+
+    `memory.by_state` is averaged over the clock and sums to `total_bytes`; so does `by_side`, which has the same states
+    for each side that has bytes. `by_kind` sums to `mean_bytes`; it and `peak_bytes` count live and cached ones.
+    `split` is null where there is one side. Latencies are null where nothing was measured.
     `rejections` and `excluded` hold the first twenty messages; `requests.rejected` and `excluded_rows` count all.
     """
     problems = result.trace.problems
     return {
         "trace": list(options.traces),
         "model": options.model,
-        "layout": "static",
+        "layout": str(options.layout),
         "page_size": options.page_size,
         "requests": {
             "total": result.total,
@@ -37,13 +43,20 @@ def summarize(result: ReplayResult, options: ReplayOptions) -> dict[str, Any]:
             "hit_tokens": result.hit_tokens,
             "prompt_tokens": result.prompt_tokens,
             "hit_rate": result.hit_rate,
+            "found_tokens": result.hit_tokens + result.lost_tokens,
+            "lost_to_dead_windows": result.lost_tokens,
+            "evicted_tokens": dict(result.evicted_tokens),
+            "tombstoned_tokens": result.tombstoned_tokens,
+            "tombstone_tokens": result.tombstone_tokens,
         },
         "memory": {
             "total_bytes": result.total_bytes,
             "peak_bytes": result.peak_bytes,
             "mean_bytes": result.mean_bytes,
-            "by_state": dict(result.mean_by_state),
+            "by_state": result.mean_by_state,
             "by_kind": dict(result.mean_by_kind),
+            "by_side": {name: dict(side) for name, side in result.mean_by_side.items()},
+            "split": None if result.split is None else asdict(result.split),
         },
         "latency_s": {"ttft": asdict(result.ttft), "tpot": asdict(result.tpot)},
         "throughput_tok_s": result.throughput_tok_s,

@@ -9,7 +9,7 @@ from rich import box
 from rich.markup import escape
 from rich.table import Table
 
-from kvstead.model import CacheKind, LayerCache, ModelLayout
+from kvstead.model import BOUNDED, WHOLE_SEQUENCE, CacheKind, LayerCache, ModelLayout
 from kvstead.model.compute import ComputeProfile
 from kvstead.report.units import format_bytes, format_count
 
@@ -22,6 +22,7 @@ def models_table(models: Iterable[tuple[ModelLayout, str]]) -> Table:
     table.add_column("bytes per token", no_wrap=True)
     table.add_column("window", justify="right")
     table.add_column("state bytes", justify="right")
+    table.add_column("replayed")
     table.add_column("evidence")
     for layout, source in models:
         table.add_row(
@@ -30,6 +31,7 @@ def models_table(models: Iterable[tuple[ModelLayout, str]]) -> Table:
             token_bytes_by_kind(layout),
             "" if layout.window is None else format_count(layout.window),
             format_count(layout.state_bytes) if layout.state_bytes else "",
+            "yes" if is_managed(layout) else "",
             escape(source.partition("]")[0].lstrip("[")),
         )
     return table
@@ -52,11 +54,17 @@ def model_table(layout: ModelLayout, profile: ComputeProfile, source: str) -> Ta
         num_bytes = layout.sequence_bytes(num_tokens)
         table.add_row(f"{format_count(num_tokens)} tokens hold", format_bytes(num_bytes))
     table.add_row("parameters", f"{profile.total_params / 1e9:.2f} billion, {profile.active_params / 1e9:.2f} a token")
+    table.add_row("replayed", "yes" if is_managed(layout) else "not yet: states are sized, not managed")
     table.add_row("entries in", layout.options.cache_dtype)
     table.add_row("source", escape(source))
     for assumption in layout.assumptions:
         table.add_row("assumed", escape(assumption))
     return table
+
+
+def is_managed(layout: ModelLayout) -> bool:
+    """Whether a manager holds what this model caches, so that traces can be replayed on it."""
+    return set(layout.kinds) <= {*WHOLE_SEQUENCE, *BOUNDED}
 
 
 def layers_by_kind(layout: ModelLayout) -> str:

@@ -13,6 +13,7 @@ from kvstead.report.units import format_bytes, format_clock, format_count, forma
 
 _MOST_MESSAGES = 3
 _QUANTILES = ("p50", "p90", "p99")
+_WINDOW = "window"  # the side whose figures are shown only where there is one
 
 
 def print_summary(summary: Mapping[str, Any], console: Console) -> None:
@@ -20,6 +21,8 @@ def print_summary(summary: Mapping[str, Any], console: Console) -> None:
     console.print(headline(summary), markup=False, highlight=False, soft_wrap=True, style="bold")
     console.print(figures(summary))
     console.print(bytes_by_state(summary))
+    if len(summary["memory"]["by_side"]) > 1:
+        console.print(bytes_by_side(summary))
     for note in notes(summary):
         console.print(note, markup=False, highlight=False, soft_wrap=True)
 
@@ -58,9 +61,13 @@ def _lines(summary: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     generated = f"{format_count(summary['output_tokens'])} generated in {format_clock(summary['clock_s'])}"
     yield "throughput", f"{summary['throughput_tok_s']:,.1f} tokens/s: {generated} of the trace's clock"
     yield "prefix hit rate", hit_rate(summary["prefix"])
+    if _WINDOW in memory["by_side"]:
+        yield from _window_lines(summary["prefix"])
     held = {name: memory[f"{name}_bytes"] for name in ("peak", "mean")}
     uses = (f"{name} {format_bytes(use)} ({format_share(use, memory['total_bytes'])})" for name, use in held.items())
     yield "memory in use", ", ".join(uses) + ", live and cached"
+    if memory["split"] is not None:
+        yield "memory split", split(memory["split"])
     if len(memory["by_kind"]) > 1:
         yield "memory by kind", ", ".join(f"{kind} {format_bytes(use)}" for kind, use in memory["by_kind"].items())
     yield "memory management", f"{summary['memory_us_per_step']:.1f} us a step, {format_count(summary['steps'])} steps"
@@ -85,6 +92,22 @@ def hit_rate(prefix: Mapping[str, Any]) -> str:
     return "no reuse information in this trace" if prompts else "no prompt was computed"
 
 
+def _window_lines(prefix: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    """What became of cached prefixes in a memory with a window side."""
+    lost, found = prefix["lost_to_dead_windows"], prefix["found_tokens"]
+    share = f" ({format_share(lost, found)})" if found else ""
+    yield "lost to dead windows", f"{format_count(lost)} of {format_count(found)} tokens found{share}"
+    sides = ", ".join(f"{format_count(tokens)} {side}" for side, tokens in prefix["evicted_tokens"].items())
+    yield "evicted tokens", f"{sides}, {format_count(prefix['tombstoned_tokens'])} of these alone"
+    yield "tombstones", f"{format_count(prefix['tombstone_tokens'])} cached tokens without a window at the end"
+
+
+def split(memory_split: Mapping[str, Any]) -> str:
+    """How the memory was divided between full and window side, and who said so."""
+    full, window = format_count(memory_split["num_slots"]), format_count(memory_split["num_window_slots"])
+    return f"{full} full and {window} window slots, ratio {memory_split['ratio']:.4g}: {memory_split['source']}"
+
+
 def bytes_by_state(summary: Mapping[str, Any]) -> Table:
     """The pool's bytes by state, averaged over the clock, and their sum."""
     memory = summary["memory"]
@@ -96,6 +119,22 @@ def bytes_by_state(summary: Mapping[str, Any]) -> Table:
     table.add_column("", footer=format_share(total, total), justify="right")
     for state, num_bytes in memory["by_state"].items():
         table.add_row(state, format_count(num_bytes), format_bytes(num_bytes), format_share(num_bytes, total))
+    return table
+
+
+def bytes_by_side(summary: Mapping[str, Any]) -> Table:
+    """The bytes of each side by state, averaged over the clock, as shares of the side."""
+    by_side = summary["memory"]["by_side"]
+    table = Table(box=box.SIMPLE_HEAD, show_footer=True)
+    table.add_column("each side, mean over the clock", footer="the whole side", style="bold")
+    for name, side in by_side.items():
+        total = side["total_bytes"]
+        table.add_column(name, footer=format_bytes(total), justify="right")
+        table.add_column("", footer=format_share(total, total), justify="right")
+    for state in summary["memory"]["by_state"]:
+        held = [(side[state], side["total_bytes"]) for side in by_side.values()]
+        cells = [text for part, total in held for text in (format_bytes(part), format_share(part, total))]
+        table.add_row(state, *cells)
     return table
 
 

@@ -1,0 +1,174 @@
+"""Replays of models with windows: what their steps read, what they reuse, and what their small side has room for."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from replay_bench import LinearCost, reused_tokens
+from trace_strategies import make_trace_of, traces
+
+from kvstead.engine import Request, Scheduler
+from kvstead.engine.stats import STATES
+from kvstead.replay.cost import FixedCost
+from kvstead.replay.records import TIMELINE_COLUMNS
+from kvstead.replay.serial import SerialReplay
+from kvstead.replay.simulate import CostRunner, Replay
+from tiny_model import LAYER_BYTES, tiny_manager, tiny_window_layout
+
+PAGE_SIZES = st.sampled_from([1, 2, 3, 4, 8])
+LAYOUTS = st.builds(tiny_window_layout, st.integers(1, 12), chunked=st.booleans(), pure=st.booleans())
+LIMITS = st.fixed_dictionaries(
+    {
+        "chunk_tokens": st.integers(1, 20),
+        "max_running": st.integers(1, 8),
+        "decode_headroom": st.sampled_from([0, 4]),
+        "overlap": st.booleans(),
+    }
+)
+
+
+def sided_manager(num_slots, num_window_slots, page_size, layout, **options):
+    """A manager with so many window slots, beside so many full ones where the layout has any."""
+    if layout.full_bytes_per_token:
+        return tiny_manager(num_slots, page_size, layout=layout, num_window_slots=num_window_slots, **options)
+    return tiny_manager(num_window_slots, page_size, layout=layout, **options)
+
+
+def big_manager(trace, page_size, layout):
+    """More memory than the trace can fill, on either side."""
+    lengths = trace.prompt_lens + trace.output_lens
+    num_slots = int(lengths.sum()) + len(trace) * page_size
+    return sided_manager(num_slots, num_slots, page_size, layout, max_length=int(lengths.max()), max_requests=1)
+
+
+def reads(window, position):
+    """The positions that the token at `position` attends to in a bounded layer, one by one."""
+    first = position // window.span * window.span if window.is_chunked else max(0, position - window.span + 1)
+    return set(range(first, position + 1))
+
+
+@given(traces(), LAYOUTS, st.sampled_from([1, 2, 4]), st.integers(4, 30), LIMITS)
+def test_every_step_costs_what_its_tokens_read(trace, layout, page_size, num_pages, limits):
+    """The runner's time is a count over every computed token, and over every position that it reads in a window."""
+    manager = tiny_manager(num_pages * page_size, page_size, layout=layout)
+    scheduler = Scheduler(manager, **limits)
+    cost, spent, expected = LinearCost(), [], []
+    runner = CostRunner(trace, cost, manager.table.num_rows, spent.append, window=manager.window)
+    for index in range(len(trace)):
+        scheduler.add(Request(index, trace.prompt_tokens(index), int(trace.output_lens[index])))
+    while (step := scheduler.schedule()) is not None:
+        stretches = [(length - 1, length) for length in step.lengths.tolist()]
+        stretches += [(chunk.start, chunk.end) for chunk in step.chunks]
+        num_tokens = sum(end - start for start, end in stretches)
+        pairs = sum(position + 1 for start, end in stretches for position in range(start, end))
+        in_windows = [[reads(manager.window, position) for position in range(*stretch)] for stretch in stretches]
+        window_read = sum(len(set.union(*sets)) for sets in in_windows)
+        window_pairs = sum(len(positions) for sets in in_windows for positions in sets)
+        read = sum(end for _, end in stretches)
+        expected.append(cost.seconds(num_tokens, read, pairs, window_read, window_pairs))
+        scheduler.process(step, runner.launch(step).tokens())
+    assert spent == expected
+
+
+@given(traces(), LAYOUTS, st.sampled_from([1, 2, 4]), st.integers(4, 30), LIMITS)
+def test_counts_and_sides_add_up(trace, layout, page_size, num_pages, limits):
+    """Each request ends; states sum to sides and sides to the memory, on average and at every sample."""
+    manager = tiny_manager(num_pages * page_size, page_size, layout=layout)
+    result = Replay(trace, Scheduler(manager, **limits), LinearCost()).run()
+    manager.audit()
+    assert result.finished + result.rejected == result.total == len(trace)
+    assert 0 <= result.hit_tokens <= result.hit_tokens + result.lost_tokens <= result.prompt_tokens
+    for side in result.mean_by_side.values():
+        assert sum(side[state] for state in STATES) == side["total_bytes"]
+        assert min(side.values()) >= 0
+    sizes = [side["total_bytes"] for side in result.mean_by_side.values()]
+    assert sum(result.mean_by_state.values()) == sum(sizes) == result.total_bytes == manager.total_bytes
+    assert sum(result.mean_by_kind.values()) == result.mean_bytes <= result.peak_bytes <= result.total_bytes
+    assert set(result.mean_by_kind) == {str(kind) for kind in layout.kinds}
+    usable = result.total_bytes - result.mean_by_state["padding"]
+    in_windows = result.mean_by_side["window"]["total_bytes"] - result.mean_by_side["window"]["padding"]
+    for row in result.timeline:
+        point = dict(zip(TIMELINE_COLUMNS, row, strict=True))
+        assert sum(point[f"{state}_bytes"] for state in ("live", "cached", "free")) == usable
+        assert sum(point[f"window_{state}_bytes"] for state in ("live", "cached", "free")) == in_windows
+
+
+@given(traces(), LAYOUTS, PAGE_SIZES, st.integers(1, 20))
+def test_windows_lose_nothing_while_there_is_room(trace, layout, page_size, chunk_tokens):
+    """One request at a time in a memory that is never full finds what a model without windows would."""
+    manager = big_manager(trace, page_size, layout)
+    result = SerialReplay(trace, manager, FixedCost(1.0), chunk_tokens=chunk_tokens).run()
+    assert (result.finished, result.rejected) == (len(trace), 0)
+    assert result.hit_tokens == reused_tokens(trace, page_size)
+    assert result.lost_tokens == 0
+    assert result.evicted_tokens == {"full": 0, "window": 0}
+    assert result.output_tokens == trace.output_lens.sum()
+    manager.audit()
+    assert manager.table.live_rows().size == 0
+
+
+@given(LAYOUTS, st.sampled_from([1, 2, 4]), st.integers(1, 7), st.integers(1, 30))
+def test_clock_is_the_sum_of_the_computed_tokens(layout, page_size, chunk_tokens, output):
+    """Chunks of the prompt that was not found, then a step for each further token, at its context and its window."""
+    trace = make_trace_of([(0.0, 10, output, [0, 1, 2]), (0.0, 10, 1, [0, 1, 3]), (9.0, 3, 6, None)], 4)
+    manager, cost = big_manager(trace, page_size, layout), LinearCost()
+    window = manager.window
+    result = SerialReplay(trace, manager, cost, chunk_tokens=chunk_tokens).run()
+    clock = 0.0
+    for start, prompt, length in ((0, 10, output), (8, 10, 1), (0, 3, 6)):
+        for begin in range(start, prompt, chunk_tokens):
+            end = min(begin + chunk_tokens, prompt)
+            seen = [reads(window, position) for position in range(begin, end)]
+            pairs, in_windows = sum(range(begin + 1, end + 1)), sum(map(len, seen))
+            clock += cost.seconds(end - begin, end, pairs, len(set.union(*seen)), in_windows)
+        for context in range(prompt + 1, prompt + length):
+            in_window = len(reads(window, context - 1))
+            clock += cost.seconds(1, context, context, in_window, in_window)
+    assert result.clock_s == clock
+
+
+@given(traces(), LAYOUTS, st.sampled_from([1, 2, 4]), st.integers(1, 20), st.integers(0, 3))
+def test_one_window_is_room_enough(trace, layout, page_size, chunk_tokens, spare):
+    """With a window side for little more than one request long prompts and outputs are served all the same."""
+    pages = layout.window_rule.pages(page_size) + spare
+    lengths = trace.prompt_lens + trace.output_lens
+    num_slots = int(lengths.max()) + 2 * page_size
+    manager = sided_manager(num_slots, pages * page_size, page_size, layout, max_length=num_slots, max_requests=1)
+    result = SerialReplay(trace, manager, FixedCost(1.0), chunk_tokens=chunk_tokens).run()
+    assert (result.finished, result.rejected) == (len(trace), 0)
+    assert result.output_tokens == trace.output_lens.sum()
+    assert manager.num_window_slots == pages * page_size
+    assert result.mean_by_side["window"]["live"] <= pages * page_size * manager.window_token_bytes
+    manager.audit()
+
+
+def test_a_dead_window_loses_a_hit_that_the_full_side_still_has():
+    """Behind a long request a small window side keeps no window of the first prompt: its tokens are found in vain."""
+    layout = tiny_window_layout(4)
+    trace = make_trace_of([(0.0, 12, 1, [0, 1, 2]), (0.0, 40, 1, list(range(10, 20))), (0.0, 12, 1, [0, 1, 3])], 4)
+    manager = tiny_manager(200, 4, layout=layout, num_window_slots=16, max_requests=1)
+    result = SerialReplay(trace, manager, FixedCost(1.0), chunk_tokens=4).run()
+    assert (result.hit_tokens, result.lost_tokens) == (0, 8)
+    assert result.evicted_tokens["full"] == 0
+    assert result.evicted_tokens["window"] == result.tombstoned_tokens > 0
+    assert result.tombstone_tokens > 0
+    roomy = tiny_manager(200, 4, layout=layout, num_window_slots=200, max_requests=1)
+    result = SerialReplay(trace, roomy, FixedCost(1.0), chunk_tokens=4).run()
+    assert (result.hit_tokens, result.lost_tokens, result.tombstoned_tokens) == (8, 0, 0)
+
+
+@pytest.mark.parametrize("pure", [False, True])
+def test_memory_by_hand(pure):
+    """A prompt of 8 tokens and 4 further ones, pages of 2, windows of 4: what each side holds, second by second."""
+    trace = make_trace_of([(0.0, 8, 5, None)], 4)
+    manager = sided_manager(40, 40, 2, tiny_window_layout(4, pure=pure), max_requests=1)
+    cost = LinearCost(1.0, 0.0, 0.0, 0.0, 0.0, 0.0)
+    result = Replay(trace, Scheduler(manager), cost).run()
+    assert (result.steps, result.clock_s) == (5, 5.0)
+    sides = result.mean_by_side
+    assert ("full" in sides) != pure
+    if not pure:
+        assert sides["full"]["live"] == LAYER_BYTES * (8 + 10 + 10 + 12 + 12) // 5
+    # All of the prompt at once; then its last 4 tokens, locked until none of them is in the window, and own pages.
+    token_bytes = 2 * LAYER_BYTES if pure else LAYER_BYTES
+    assert sides["window"]["live"] == token_bytes * (8 + 6 + 6 + 8 + 8) // 5
+    assert sides["window"]["cached"] == token_bytes * (0 + 4 + 4 + 4 + 4) // 5
