@@ -37,7 +37,7 @@ def sglang_python() -> Path | None:
         pip = [str(PYTHON), "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
         _run(*pip, *_LIGHT.split())
         _run(*pip, "--no-deps", *_BARE)
-        _run(str(PYTHON), "-W", "ignore", "-c", "import side_sglang", cwd=Path(__file__).parent)
+        _run(str(PYTHON), "-W", "ignore", "-c", "import side_sglang_windows", cwd=Path(__file__).parent)
     except subprocess.CalledProcessError as error:
         lines = error.stderr.strip().splitlines() or [f"exit status {error.returncode}"]
         print(f"SGLang {SGLANG} cannot be installed here, so kvstead is measured alone: {lines[-1]}")

@@ -37,15 +37,39 @@ def _token_rows() -> list[Row]:
     return frees + groups
 
 
+def _window_rows() -> list[Row]:
+    return [
+        Row(f"swa {figure}", f"windows, page 64: {what}", aim=aim)
+        for figure, what, aim in (
+            ("free 1M", "free a request of 2,048, pool of 1M", 15),
+            ("group 1M", "64 requests in one group, pool of 1M", 1000),
+            ("group by segments 1M", "64 requests in one group by free_segment", 1000),
+            ("window release 256", "decode 256 rows, all release pages, a row", 2),
+            ("window step 256", "decode 256 rows, few release pages, a row", None),
+        )
+    ]
+
+
 def _tree_rows() -> list[Row]:
     return [
-        Row(f"tree {operation} {size}", f"tree of {size} prompts: {what}", aim=aim)
+        Row(f"{kind}tree {operation} {size}", f"{kind}tree of {size} prompts: {what}", aim=aim)
+        for kind in ("", "window ")
         for operation, what, aim in (
             ("match", "match", 15),
             ("insert", "insert", 30),
             ("evict", "evict 8,192 tokens", 1000),
+            ("evict windows", "evict the windows of 8,192 tokens", 1000),
         )
+        if kind or operation != "evict windows"
         for size in ("10k", "100k")
+    ]
+
+
+def _replay_rows(figure: str, label: str, least: int, note: str = "") -> list[Row]:
+    return [
+        Row(f"{figure} requests a second", f"{label}: requests a second", "1/s", least, least=True, note=note),
+        Row(f"{figure} peak bytes", f"{label}: peak memory of the process", "GiB", 2, scale=2.0**-30),
+        Row(f"{figure} memory us a step", f"{label}: memory management, a step"),
     ]
 
 
@@ -54,13 +78,13 @@ ROWS = [
     Row("paged extend", "page 16: extend 16 rows by 512", aim=20),
     Row("paged decode", "page 16: decode 32 rows", aim=5),
     Row("paged free_segment", "page 16: free_segment of 2,048, pool of 1M", aim=5),
+    *_window_rows(),
     Row("pages one", "free list: take and give 1 page", aim=1, note="vLLM 0.33.0: 0.9 us"),
     Row("pages many", "free list: take and give 512 pages, each", "ns", 40, note="vLLM: 190 ns a block"),
     Row("pool bytes a page", "bookkeeping of a pool of 1M pages, each", "B", 16, note="vLLM: 136 B"),
     Row("pool ready", "pool of 1M pages ready", "ms", 5, scale=1e-3, note="vLLM: 1 s"),
     Row("import", "import beyond torch, kernels cached", "s", 0.3),
     *_tree_rows(),
-    Row("replay requests a second", "replay: requests a second", "1/s", 1000, least=True, note="Dynamo: 1,800-5,500"),
-    Row("replay peak bytes", "replay: peak memory of the process", "GiB", 2, scale=2.0**-30),
-    Row("replay memory us a step", "replay: memory management, a step"),
+    *_replay_rows("replay", "replay", 1000, note="Dynamo: 1,800-5,500"),
+    *_replay_rows("replay windows", "replay of gemma-3-27b", 500),
 ]

@@ -1,6 +1,6 @@
 """Runs one part of the scenarios on one side and prints what it measured as one JSON object.
 
-python benchmarks/side.py kvstead|sglang allocators|pools|tree|pages|import|replay
+python benchmarks/side.py kvstead|sglang allocators|windows|pools|tree|window_tree|pages|import|replay
 """
 
 from __future__ import annotations
@@ -18,7 +18,8 @@ import torch
 from allocators import allocator_figures
 from pools import PAGES, import_seconds, page_figures, pool_figures
 from replay import replay_figures
-from tree import tree_figures
+from tree import tree_figures, window_tree_figures
+from windows import window_figures
 
 Figures = Iterator[tuple[str, float]]
 
@@ -31,8 +32,10 @@ def kvstead_parts() -> dict[str, Callable[[], Figures]]:
     names = "KVCacheManager, PagedAllocator, PrefixTree, Scheduler, TokenAllocator"
     return {
         "allocators": lambda: allocator_figures(side),
+        "windows": lambda: window_figures(side),
         "pools": lambda: pool_figures(side),
         "tree": lambda: tree_figures(side),
+        "window_tree": lambda: window_tree_figures(side),
         "pages": lambda: page_figures(FreeList(PAGES)),
         "import": lambda: iter([("import", import_seconds(names))]),
         "replay": replay_figures,
@@ -45,8 +48,10 @@ def sglang_parts() -> dict[str, Callable[[], Figures]]:
     side = SGLangSide()
     return {
         "allocators": lambda: allocator_figures(side),
+        "windows": lambda: window_figures(side),
         "pools": lambda: pool_figures(side),
         "tree": lambda: tree_figures(side),
+        "window_tree": lambda: window_tree_figures(side),
     }
 
 

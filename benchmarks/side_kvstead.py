@@ -3,25 +3,27 @@
 from __future__ import annotations
 
 import tracemalloc
+from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
 import numpy as np
 import torch
 
-from kvstead.allocators import PagedAllocator, TokenAllocator
+from kvstead.allocators import PagedAllocator, SWAAllocator, TokenAllocator
+from kvstead.model import Window
 from kvstead.pages import FreeList
 from kvstead.prefix import Match, PrefixTree
+from side_kvstead_windows import KVSteadBatch
 from sides import Call
 
 
 class KVSteadTree:
     """Keys are int32 arrays, rows int64 arrays."""
 
-    def __init__(self, size: int, page_size: int) -> None:
-        self._pool = PagedAllocator(size, page_size)
-        self._tree = PrefixTree(self._pool)
-        self.available_size = self._pool.available_size
+    def __init__(self, pool: PagedAllocator, tree: PrefixTree) -> None:
+        self._pool, self._tree = pool, tree
+        self.available_size = pool.available_size
 
     def alloc(self, num_tokens: int) -> np.ndarray:
         """Slots for tokens that are not cached yet."""
@@ -56,6 +58,19 @@ class KVSteadTree:
     def evict_call(self, num_tokens: int) -> Call:
         """Give tokens back."""
         return partial(self._tree.evict, num_tokens)
+
+
+class KVSteadWindowTree(KVSteadTree):
+    """The same with windows."""
+
+    def __init__(self, pool: SWAAllocator, tree: PrefixTree) -> None:
+        super().__init__(pool, tree)
+        self.available_size = pool.full_available_size
+        self.window_available_size = pool.swa_available_size
+
+    def evict_windows_call(self, num_tokens: int) -> Call:
+        """Give window slots back."""
+        return partial(self._tree.evict, 0, num_tokens)
 
 
 class KVSteadSide:
@@ -94,4 +109,18 @@ class KVSteadSide:
 
     def tree(self, _name: str, size: int, page_size: int) -> KVSteadTree:
         """An empty least-recently-used tree."""
-        return KVSteadTree(size, page_size)
+        pool = PagedAllocator(size, page_size)
+        return KVSteadTree(pool, PrefixTree(pool))
+
+    def window_pool(self, full_size: int, window_size: int, page_size: int) -> SWAAllocator:
+        """Every page may have a window page."""
+        return SWAAllocator(full_size, window_size, page_size)
+
+    def window_tree(self, size: int, page_size: int, span: int) -> KVSteadWindowTree:
+        """An empty least-recently-used tree with windows."""
+        pool = SWAAllocator(size, size, page_size)
+        return KVSteadWindowTree(pool, PrefixTree(pool, window=Window(span, is_chunked=False)))
+
+    def batch(self, lengths: Sequence[int], span: int, page_size: int) -> KVSteadBatch:
+        """Requests that decode."""
+        return KVSteadBatch(lengths, span, page_size)

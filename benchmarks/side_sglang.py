@@ -26,8 +26,10 @@ os.environ["SGLANG_RUST_BUILD_MODE"] = "never"
 stand_in(_GPU_ONLY)
 
 from sglang.srt.mem_cache.allocator.paged import PagedTokenToKVPoolAllocator  # noqa: E402
+from sglang.srt.mem_cache.allocator.swa import SWATokenToKVPoolAllocator  # noqa: E402
 from sglang.srt.mem_cache.allocator.token import TokenToKVPoolAllocator  # noqa: E402
 from sglang.srt.mem_cache.base_prefix_cache import EvictParams, InsertParams, MatchPrefixParams  # noqa: E402
+from sglang.srt.mem_cache.base_swa_memory_pool import BaseSWAKVPool  # noqa: E402
 from sglang.srt.mem_cache.cache_init_params import CacheInitParams  # noqa: E402
 from sglang.srt.mem_cache.radix_cache import RadixKey  # noqa: E402
 from sglang.srt.mem_cache.unified_cache.component_type import ComponentType  # noqa: E402
@@ -38,27 +40,60 @@ class _NoStorage:
     """In the place of the tensors that the slots index."""
 
 
+@BaseSWAKVPool.register
+class _NoWindowStorage:
+    """The same for two sides; it keeps the mapping, as the real one does."""
+
+    swa_req_ring_size = None
+
+    def register_mapping(self, full_to_swa_index_mapping: torch.Tensor) -> None:
+        """Where each slot's window slot is."""
+        self.full_to_swa_index_mapping = full_to_swa_index_mapping
+
+    def translate_loc_from_full_to_swa(self, kv_indices: torch.Tensor) -> torch.Tensor:
+        """Window slots of slots."""
+        return self.full_to_swa_index_mapping[kv_indices]
+
+
 def _paged(size: int, page_size: int) -> Any:
     return PagedTokenToKVPoolAllocator(size, page_size, torch.bfloat16, "cpu", _NoStorage(), need_sort=False)
+
+
+def window_pool(full_size: int, window_size: int, page_size: int) -> Any:
+    """Full and window side, both last in, first out."""
+    storage = _NoWindowStorage()
+    return SWATokenToKVPoolAllocator(full_size, window_size, page_size, torch.bfloat16, "cpu", storage, need_sort=False)
+
+
+def _cache(core: str, pool: Any, page_size: int, **windows: Any) -> UnifiedRadixCache:
+    """Its unified radix cache on the core called `core`."""
+    parts = (ComponentType.FULL, ComponentType.SWA) if windows else (ComponentType.FULL,)
+    settings = {"req_to_token_pool": None, **windows}
+    cache = UnifiedRadixCache(
+        CacheInitParams(
+            disable=False,
+            token_to_kv_pool_allocator=pool,
+            page_size=page_size,
+            tree_components=parts,
+            tree_core_backend=core,
+            **settings,
+        )
+    )
+    assert core in type(cache.tree_core).__name__.lower() or core == "python", "the core that was asked for"
+    return cache
+
+
+def window_cache(core: str, pool: Any, page_size: int, span: int, table: Any = None) -> UnifiedRadixCache:
+    """One with windows of `span` tokens; `table` holds the rows of requests."""
+    return _cache(core, pool, page_size, sliding_window_size=span, req_to_token_pool=table)
 
 
 class SGLangTree:
     """Its unified radix cache on one of its tree cores. Keys are arrays of int64, rows tensors."""
 
-    def __init__(self, core: str, size: int, page_size: int) -> None:
-        self._pool = _paged(size, page_size)
-        self._tree = UnifiedRadixCache(
-            CacheInitParams(
-                disable=False,
-                req_to_token_pool=None,
-                token_to_kv_pool_allocator=self._pool,
-                page_size=page_size,
-                tree_components=(ComponentType.FULL,),
-                tree_core_backend=core,
-            )
-        )
-        assert core in type(self._tree.tree_core).__name__.lower() or core == "python", "the core that was asked for"
-        self.available_size = self._pool.available_size
+    def __init__(self, pool: Any, cache: UnifiedRadixCache) -> None:
+        self._pool, self._tree = pool, cache
+        self.available_size = pool.available_size
 
     def alloc(self, num_tokens: int) -> torch.Tensor:
         """Slots for tokens that are not cached yet."""
@@ -93,6 +128,27 @@ class SGLangTree:
         return partial(self._tree.evict, EvictParams(num_tokens=num_tokens))
 
 
+class SGLangWindowTree(SGLangTree):
+    """The same with windows."""
+
+    def __init__(self, pool: Any, cache: UnifiedRadixCache) -> None:
+        super().__init__(pool, cache)
+        self.available_size = pool.full_available_size
+        self.window_available_size = pool.swa_available_size
+
+    def alloc(self, num_tokens: int) -> torch.Tensor:
+        """Slots with window slots; the pool's `alloc` knows pages of one token only."""
+        return _extend(self._pool, torch.zeros(1, dtype=torch.int64), torch.tensor([num_tokens]), torch.tensor([-1]))()
+
+    def evict_windows_call(self, num_tokens: int) -> Call:
+        """Give window slots back."""
+        return partial(self._tree.evict, EvictParams(swa_num_tokens=num_tokens))
+
+
+def _extend(pool: Any, prefix: torch.Tensor, seq: torch.Tensor, last: torch.Tensor) -> Call:
+    return partial(pool.alloc_extend, prefix, prefix, seq, seq, last, int((seq - prefix).sum()))
+
+
 class SGLangSide:
     """SGLang with its defaults."""
 
@@ -111,7 +167,7 @@ class SGLangSide:
 
     def extend_call(self, pool: Any, prefix: torch.Tensor, seq: torch.Tensor, last: torch.Tensor) -> Call:
         """Grow rows from `prefix` to `seq` tokens; it wants the lengths on the host and their sum as well."""
-        return partial(pool.alloc_extend, prefix, prefix, seq, seq, last, int((seq - prefix).sum()))
+        return _extend(pool, prefix, seq, last)
 
     def decode_call(self, pool: Any, seq: torch.Tensor, last: torch.Tensor) -> Call:
         """Grow rows by one token to `seq`."""
@@ -127,4 +183,20 @@ class SGLangSide:
 
     def tree(self, name: str, size: int, page_size: int) -> SGLangTree:
         """An empty least-recently-used tree on the core called `name`."""
-        return SGLangTree(name, size, page_size)
+        pool = _paged(size, page_size)
+        return SGLangTree(pool, _cache(name, pool, page_size))
+
+    def window_pool(self, full_size: int, window_size: int, page_size: int) -> Any:
+        """Every page may have a window page."""
+        return window_pool(full_size, window_size, page_size)
+
+    def window_tree(self, size: int, page_size: int, span: int) -> SGLangWindowTree:
+        """An empty least-recently-used tree with windows, on the core that it uses by default."""
+        pool = window_pool(size, size, page_size)
+        return SGLangWindowTree(pool, window_cache(self.names[0], pool, page_size, span))
+
+    def batch(self, lengths: Sequence[int], span: int, page_size: int) -> Any:
+        """Requests that decode. Importing its scheduler takes long, so only this scenario does."""
+        from side_sglang_windows import SGLangBatch  # noqa: PLC0415
+
+        return SGLangBatch(lengths, span, page_size)

@@ -13,6 +13,7 @@ import numpy as np
 import torch
 
 Call = Callable[[], Any]
+WIDTH = 4096  # tokens that a row of a batch may grow to
 
 
 class Pool(Protocol):
@@ -59,6 +60,35 @@ class AllocatorSide(Protocol):
         """Bookkeeping of a pool of that many pages."""
 
 
+class Batch(Protocol):
+    """Requests with windows that decode."""
+
+    def decode_call(self) -> Call:
+        """What a decode step asks of memory: windows move on, and every row gets the slot of its next token."""
+
+    def commit(self) -> None:
+        """The step is computed. Comes between one `decode_call` and the next."""
+
+    def released(self) -> int:
+        """Window slots that have come back so far because windows moved on."""
+
+
+class WindowSide(Protocol):
+    """Makes pools with a window side, and batches that decode in them."""
+
+    def window_pool(self, full_size: int, window_size: int, page_size: int) -> Pool:
+        """Every page may have a window page."""
+
+    def extend_call(self, pool: Pool, prefix: torch.Tensor, seq: torch.Tensor, last: torch.Tensor) -> Call:
+        """Grow rows from `prefix` to `seq` tokens."""
+
+    def batch(self, lengths: Sequence[int], span: int, page_size: int) -> Batch:
+        """Requests that hold `lengths` tokens, with windows of `span` tokens.
+
+        The pool is large enough for all of them to grow to `WIDTH` tokens and to hold twice their windows.
+        """
+
+
 class Tree(Protocol):
     """A prefix tree over a pool of its own."""
 
@@ -97,3 +127,20 @@ class TreeSide(Protocol):
 
     def tree(self, name: str, size: int, page_size: int) -> Tree:
         """An empty least-recently-used tree of a kind in `names`."""
+
+
+class WindowTree(Tree, Protocol):
+    """A prefix tree over a pool with a window side."""
+
+    def evict_windows_call(self, num_tokens: int) -> Call:
+        """Give at least that many window slots back."""
+
+    def window_available_size(self) -> int:
+        """Window slots that can be allocated."""
+
+
+class WindowTreeSide(Protocol):
+    """Makes trees with windows."""
+
+    def window_tree(self, size: int, page_size: int, span: int) -> WindowTree:
+        """An empty least-recently-used tree, both sides of its pool of `size` slots, windows of `span` tokens."""

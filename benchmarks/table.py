@@ -19,8 +19,12 @@ sides; keys of the trees come in each one's own type. Freed memory stays with th
 measured, so that copies of SGLang's free list cause no page faults. Token pools are free but for what is measured, so
 SGLang's cost, which follows the length of its free list, is at its highest there. SGLang's tree is its unified radix
 cache on the Rust core, with the Python core in brackets. Prompts have 512 tokens, half of them shared by four prompts
-on average; measured ones are fresh, their first half cached. 1M is 2**20. The last column quotes other peers from an
-earlier run on such a machine; they are not part of this one.
+on average; measured ones are fresh, their first half cached. Trees with windows look back over 128 tokens and hold the
+window side of all that is cached; SGLang's are on the Rust core alone. Rows that decode with windows look back over
+1,024 tokens and have nothing in the prefix cache; measured is all that a step asks of memory, for one row of 256: on
+SGLang its scheduler's `alloc_for_decode`, on kvstead `KVCacheManager.decode`. kvstead releases a page once it has left
+the window, SGLang two of them every 128 tokens. 1M is 2**20. The last column quotes other peers from an earlier run on
+such a machine; they are not part of this one.
 """.strip()
 
 
