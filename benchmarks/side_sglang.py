@@ -137,16 +137,15 @@ class SGLangWindowTree(SGLangTree):
         self.window_available_size = pool.swa_available_size
 
     def alloc(self, num_tokens: int) -> torch.Tensor:
-        """Slots with window slots; the pool's `alloc` knows pages of one token only."""
-        return _extend(self._pool, torch.zeros(1, dtype=torch.int64), torch.tensor([num_tokens]), torch.tensor([-1]))()
+        """Slots with window slots, as the pool's own `alloc` pairs them, which knows pages of one token only."""
+        pool = self._pool
+        slots = pool.full_attn_allocator.alloc(num_tokens)
+        pool.set_full_to_swa_mapping(slots, pool.swa_attn_allocator.alloc(num_tokens))
+        return slots
 
     def evict_windows_call(self, num_tokens: int) -> Call:
         """Give window slots back."""
         return partial(self._tree.evict, EvictParams(swa_num_tokens=num_tokens))
-
-
-def _extend(pool: Any, prefix: torch.Tensor, seq: torch.Tensor, last: torch.Tensor) -> Call:
-    return partial(pool.alloc_extend, prefix, prefix, seq, seq, last, int((seq - prefix).sum()))
 
 
 class SGLangSide:
@@ -167,7 +166,7 @@ class SGLangSide:
 
     def extend_call(self, pool: Any, prefix: torch.Tensor, seq: torch.Tensor, last: torch.Tensor) -> Call:
         """Grow rows from `prefix` to `seq` tokens; it wants the lengths on the host and their sum as well."""
-        return _extend(pool, prefix, seq, last)
+        return partial(pool.alloc_extend, prefix, prefix, seq, seq, last, int((seq - prefix).sum()))
 
     def decode_call(self, pool: Any, seq: torch.Tensor, last: torch.Tensor) -> Call:
         """Grow rows by one token to `seq`."""
