@@ -1,5 +1,7 @@
 """Random traffic on small memories: no token is ever read wrong, and every output is the model's own."""
 
+from typing import NamedTuple
+
 import numpy as np
 import pytest
 from fake_model import FakeRunner, LateRunner, generate
@@ -8,17 +10,68 @@ from hypothesis import strategies as st
 
 from kvstead.engine import Request, Scheduler, Status
 from kvstead.prefix import Namespace
-from tiny_model import tiny_manager
+from tiny_model import tiny_manager, tiny_window_layout
 
 RUNNERS = [FakeRunner, LateRunner]
 NAMESPACES = [Namespace(), Namespace(lora="a"), Namespace(salt="a")]
+WINDOWS = {  # keywords of the layout
+    "sliding": {},
+    "chunked": {"chunked": True},
+    "only sliding": {"pure": True},
+    "only chunked": {"chunked": True, "pure": True},
+}
+
+
+class Memory(NamedTuple):
+    """Sizes of a memory in pages; a model without windows has no span, one of windows alone no full pages."""
+
+    page_size: int
+    num_pages: int
+    kind: str = ""
+    span: int = 0
+    num_window_pages: int = 0
+
+    def manager(self, **options):
+        """The manager of such a memory."""
+        num_slots = self.num_pages * self.page_size
+        if not self.span:
+            return tiny_manager(num_slots, self.page_size, **options)
+        options["layout"] = tiny_window_layout(self.span, **WINDOWS[self.kind])
+        num_window_slots = self.num_window_pages * self.page_size
+        if not self.num_pages:
+            return tiny_manager(num_window_slots, self.page_size, **options)
+        return tiny_manager(num_slots, self.page_size, num_window_slots=num_window_slots, **options)
+
+    def holds(self, num_tokens):
+        """Whether one sequence can be computed up to `num_tokens` cached tokens when it has the memory to itself."""
+        pages = -(-num_tokens // self.page_size)
+        if self.num_pages and pages > self.num_pages:
+            return False
+        return not self.span or min(pages, window_need(self.span, self.page_size)) <= self.num_window_pages
+
+
+def window_need(span, page_size):
+    """Pages that one sequence may need at once: its window wherever it lies in its pages, and a page to grow in."""
+    return -(-span // page_size) + 2
 
 
 @st.composite
-def traffic(draw):
+def memories(draw, kind):
+    """A memory without windows, or one with windows of some kind: too few pages of them, just enough or plenty."""
+    page_size, num_pages = draw(st.sampled_from([1, 2, 3, 4, 8])), draw(st.integers(2, 12))
+    if not kind:
+        return Memory(page_size, num_pages)
+    if WINDOWS[kind].get("pure"):
+        num_pages = 0
+    span = draw(st.integers(1, 9))
+    spare = draw(st.sampled_from([0, 0, 0, 1, 1, 2, 3, 5, 10, -1, -2]))
+    return Memory(page_size, num_pages, kind, span, max(1, window_need(span, page_size) + spare))
+
+
+@st.composite
+def traffic(draw, kind=""):
     """A memory, scheduler limits, and requests with the step at which they come (and perhaps go)."""
-    page_size = draw(st.sampled_from([1, 2, 3, 4, 8]))
-    num_pages = draw(st.integers(2, 12))
+    memory = draw(memories(kind))
     options = {
         "chunk_tokens": draw(st.integers(1, 12)),
         "max_running": draw(st.integers(1, 6)),
@@ -40,12 +93,12 @@ def traffic(draw):
         )
     )
     policy = draw(st.sampled_from(["lru", "lfu", "mru"]))
-    return page_size, num_pages, options, requests, draw(st.booleans()), policy, draw(st.sampled_from(RUNNERS))
+    return memory, options, requests, draw(st.booleans()), policy, draw(st.sampled_from(RUNNERS))
 
 
-def play(page_size, num_pages, options, specs, prefix_cache, policy, make_runner):
+def play(memory, options, specs, prefix_cache, policy, make_runner):
     """Run the traffic to its end, auditing after every step; returns the requests and the scheduler."""
-    manager = tiny_manager(num_pages * page_size, page_size, prefix_cache=prefix_cache, policy=policy)
+    manager = memory.manager(prefix_cache=prefix_cache, policy=policy)
     scheduler = Scheduler(manager, **options)
     runner = make_runner(manager)
     requests = [
@@ -75,12 +128,11 @@ def play(page_size, num_pages, options, specs, prefix_cache, policy, make_runner
     pytest.fail("the scheduler does not come to an end")
 
 
-def check(page_size, num_pages, options, specs, prefix_cache, policy, make_runner):
+def check(memory, options, specs, prefix_cache, policy, make_runner):
     """What must hold when all is done."""
-    requests, scheduler = play(page_size, num_pages, options, specs, prefix_cache, policy, make_runner)
-    manager = scheduler.manager
+    requests, scheduler = play(memory, options, specs, prefix_cache, policy, make_runner)
     for request, (prompt, new, space, stop, _, aborted) in zip(requests, specs, strict=True):
-        fits = -(-(len(prompt) + new - 1) // page_size) <= num_pages
+        fits = memory.holds(len(prompt) + new - 1)
         assert (request.status is Status.REJECTED) == (not fits)
         if not fits:
             assert request.reason
@@ -93,11 +145,27 @@ def check(page_size, num_pages, options, specs, prefix_cache, policy, make_runne
             assert request.status is Status.ABORTED
             assert aborted is not None
             assert output == expected[: len(output)]
+    check_all_is_back(memory, scheduler.manager)
+
+
+def check_all_is_back(memory, manager):
+    """Nothing is held or parked; all of both sides can be had, and is free once the prefixes are dropped."""
+    allocator = manager.allocator
     assert manager.table.live_rows().size == 0
-    assert manager.allocator.parked_size() == 0
-    assert manager.room() == num_pages
+    assert allocator.parked_size() == 0
+    assert manager.room() == manager.num_slots // memory.page_size
+    assert memory.num_pages in {0, manager.room()}
+    if memory.span:
+        assert allocator.swa_parked_size() == 0
+        assert manager.window_room() == memory.num_window_pages
     assert manager.flush()
-    assert manager.allocator.available_size() == num_pages * page_size
+    manager.audit()
+    if not memory.span:
+        assert allocator.available_size() == manager.num_slots
+        return
+    assert allocator.full_available_size() == manager.num_slots
+    assert allocator.swa_available_size() == memory.num_window_pages * memory.page_size
+    assert not allocator.window_pages[:-1].any()
 
 
 @given(traffic())
@@ -106,13 +174,15 @@ def test_every_output_is_the_models_own(case):
     check(*case)
 
 
-@pytest.mark.soak
-@pytest.mark.parametrize("seed", range(400))
-def test_every_output_is_the_models_own_for_long(seed):
-    """The same with many more requests at once."""
-    rng = np.random.default_rng(seed)
-    page_size = int(rng.choice([1, 2, 4, 16]))
-    num_pages = int(rng.integers(4, 40))
+@pytest.mark.parametrize("kind", WINDOWS)
+@given(st.data())
+def test_every_output_is_the_models_own_with_windows(kind, data):
+    """The same where some or all layers keep only a window or chunk, on a window side from just enough to plenty."""
+    check(*data.draw(traffic(kind)))
+
+
+def soak_traffic(rng, memory):
+    """Many requests at once, for a long time."""
     specs = [
         (
             rng.integers(0, 2, rng.integers(1, 60)).tolist(),
@@ -126,4 +196,27 @@ def test_every_output_is_the_models_own_for_long(seed):
     ]
     options = {"chunk_tokens": int(rng.integers(4, 64)), "max_running": 16, "overlap": bool(rng.integers(2))}
     runner = RUNNERS[rng.integers(2)]
-    check(page_size, num_pages, options, specs, bool(rng.integers(2)), "lru", runner)
+    return memory, options, specs, bool(rng.integers(2)), "lru", runner
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("seed", range(400))
+def test_every_output_is_the_models_own_for_long(seed):
+    """The same with many more requests at once."""
+    rng = np.random.default_rng(seed)
+    memory = Memory(int(rng.choice([1, 2, 4, 16])), int(rng.integers(4, 40)))
+    check(*soak_traffic(rng, memory))
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("kind", WINDOWS)
+@pytest.mark.parametrize("seed", range(200))
+def test_every_output_is_the_models_own_with_windows_for_long(kind, seed):
+    """The same with many more requests at once, and windows from shorter than a page to longer than most prompts."""
+    rng = np.random.default_rng(seed)
+    page_size, num_pages = int(rng.choice([1, 2, 3, 4, 8, 16])), int(rng.integers(4, 40))
+    span = int(rng.integers(1, rng.choice([4, 12, 64])))
+    if WINDOWS[kind].get("pure"):
+        num_pages = 0
+    num_window_pages = window_need(span, page_size) + int(rng.choice([0, 0, 1, 2, 5, 20, 100]))
+    check(*soak_traffic(rng, Memory(page_size, num_pages, kind, span, num_window_pages)))
