@@ -76,12 +76,7 @@ class AllocatorModel:
         if not len(prefix_lens) == len(seq_lens) == len(last_locs):
             raise InvalidSize(str(len(seq_lens)))
         self._check_rows(prefix_lens, seq_lens, last_locs)
-        owners = [0] * len(seq_lens) if owners is None else owners
-        if len(owners) != len(seq_lens):
-            raise InvalidSize(str(len(owners)))
-        for owner in owners:
-            if not -(2**31) <= owner < 2**31:
-                raise InvalidSize(str(owner))
+        owners = self._tags(owners, len(seq_lens))
         rows = list(zip(prefix_lens, seq_lens, last_locs, owners, strict=True))
         tags = [owner for prefix, seq, _, owner in rows for p in range(prefix, seq) if p % self.page_size == 0]
         pages = self._take(tags)
@@ -153,6 +148,15 @@ class AllocatorModel:
         self.free_pages = list(range(1, self.num_pages + 1))
         self.live = {}
         self.group = None
+
+    def _tags(self, owners, num_rows):
+        owners = [0] * num_rows if owners is None else owners
+        if len(owners) != num_rows:
+            raise InvalidSize(str(len(owners)))
+        for owner in owners:
+            if not -(2**31) <= owner < 2**31:
+                raise InvalidSize(str(owner))
+        return owners
 
     def _take(self, tags):
         if len(tags) > len(self.free_pages):

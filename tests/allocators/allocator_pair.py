@@ -6,8 +6,9 @@ import numpy as np
 import torch
 from allocator_model import AllocatorModel
 
-from kvstead.allocators import PagedAllocator, TokenAllocator
+from kvstead.allocators import PagedAllocator, SWAAllocator, TokenAllocator
 from kvstead.errors import KVSteadError
+from kvstead.pages.queues import PageBitmap
 
 PAGE_SIZES = (1, 2, 3, 4, 16)
 ORDERS = ("lifo", "fifo", "lowest")
@@ -40,19 +41,28 @@ def overwrite(given):
         given[:] = [1] * len(given)
 
 
-def group_pages(allocator):
-    """Pages parked in the open group, call by call; None without a group."""
+def group_pages(allocator, pool):
+    """Pages of a pool that are parked in the open group, call by call; None without a group."""
     if allocator.free_group is None:
         return None
-    return [release.pages.tolist() for release in allocator.free_group]
+    return [release.pages.tolist() for release in allocator.free_group if release.pool is pool]
 
 
 def snapshot(allocator):
-    """All of an allocator's books: states, tags, counts, the free list in order, and the group."""
-    pool = allocator._free_list
+    """All of an allocator's books: states, tags, counts, the free list in order, and the group; and who has a peer."""
+    return (*(_snapshot(allocator, pool) for pool in allocator._pools()), plain_window_pages(allocator))
+
+
+def _snapshot(allocator, pool):
     counts = (pool.table.num_free, pool.table.num_live, pool.table.num_parked)
-    order = pool.contents().tolist()
-    return pool.table.state.tobytes(), pool.table.owner.tobytes(), counts, order, group_pages(allocator)
+    queue = pool._queue
+    order = queue._words.tobytes() if isinstance(queue, PageBitmap) else pool.contents().tolist()
+    return pool.table.state.tobytes(), pool.table.owner.tobytes(), counts, order, group_pages(allocator, pool)
+
+
+def plain_window_pages(allocator):
+    """The mapping to the window side, of an allocator that has one."""
+    return allocator.window_pages.tolist() if isinstance(allocator, SWAAllocator) else None
 
 
 class Pair:
@@ -63,8 +73,11 @@ class Pair:
 
     def __init__(self, size, page_size, order, *, cls=PagedAllocator):
         args = (size,) if cls is TokenAllocator else (size, page_size)
-        self.real = cls(*args, order=order)
-        self.model = AllocatorModel(size // page_size, page_size, order)
+        self._start(cls(*args, order=order), AllocatorModel(size // page_size, page_size, order))
+
+    def _start(self, real, model):
+        self.real = real
+        self.model = model
         self.books = snapshot(self.real)  # as they were after the last call
         self.fault = None  # the error class of the last call
 
@@ -131,7 +144,7 @@ class Pair:
 
     def replay(self, path):
         """Repeat operations, (name, arguments) each, that agreed before, without comparing."""
-        names = {"begin": "free_group_begin", "end": "free_group_end"}
+        names = {"begin": "free_group_begin", "end": "free_group_end", "tail": "alloc_extend_swa_tail"}
         for name, *args in path:
             getattr(self.model, name)(*args)
             getattr(self.real, names.get(name, name))(*args)
@@ -147,7 +160,7 @@ class Pair:
         model, real, page_size = self.model, self.real, self.model.page_size
         assert real.page_states().tolist() == model.states()
         assert real._free_list.contents().tolist() == model.free_pages
-        assert group_pages(real) == model.group
+        assert group_pages(real, real._free_list) == model.group
         assert real.available_size() == len(model.free_pages) * page_size
         assert real.parked_size() == model.num_parked() * page_size
         assert real.owners() == model.owners()
