@@ -42,6 +42,7 @@ def _window_rows() -> list[Row]:
         Row(f"swa {figure}", f"windows, page 64: {what}", aim=aim)
         for figure, what, aim in (
             ("free 1M", "free a request of 2,048, pool of 1M", 15),
+            ("free_segment 1M", "free_segment of a request of 2,048, pool of 1M", None),
             ("group 1M", "64 requests in one group, pool of 1M", 1000),
             ("group by segments 1M", "64 requests in one group by free_segment", 1000),
             ("window release 256", "decode 256 rows, all release pages, a row", 2),

@@ -23,8 +23,9 @@ on average; measured ones are fresh, their first half cached. Trees with windows
 window side of all that is cached; SGLang's are on the Rust core alone. Rows that decode with windows look back over
 1,024 tokens and have nothing in the prefix cache; measured is all that a step asks of memory, for one row of 256: on
 SGLang its scheduler's `alloc_for_decode`, on kvstead `KVCacheManager.decode`. kvstead releases a page once it has left
-the window, SGLang two of them every 128 tokens. 1M is 2**20. The last column quotes other peers from an earlier run on
-such a machine; they are not part of this one.
+the window, SGLang two of them every 128 tokens. Requests with windows are freed by `free`, whose arbitrary slots SGLang
+expands to whole pages first, and by segments, as its scheduler does. 1M is 2**20. The last column quotes other peers
+from an earlier run on such a machine; they are not part of this one.
 """.strip()
 
 

@@ -27,20 +27,21 @@ EndAll = Callable[[Pool, list[torch.Tensor]], None]
 
 def window_figures(side: WindowSide) -> Iterator[tuple[str, float]]:
     """Name and microseconds of every scenario, those of decode steps for one request of the batch."""
-    yield "swa free 1M", free_one(side)
+    yield "swa free 1M", free_one(side, lambda pool, slots: pool.free(slots))
+    yield "swa free_segment 1M", free_one(side, lambda pool, slots: pool.free_segment(slots, start_pos=0))
     yield "swa group 1M", free_in_group(side, end_all)
     yield "swa group by segments 1M", free_in_group(side, end_all_segments)
     yield "swa window release 256", release(side)
     yield "swa window step 256", step(side)
 
 
-def free_one(side: WindowSide) -> float:
+def free_one(side: WindowSide, free: Callable[[Pool, torch.Tensor], None]) -> float:
     """One request with all its window pages; all else in the pool is free."""
     pool = side.window_pool(FULL, WINDOW_SIDE, PAGE)
 
     def sample() -> float:
         (slots,) = begin(side, pool, 1)
-        return microseconds(partial(pool.free, slots))
+        return microseconds(partial(free, pool, slots))
 
     return median_of(sample, repeats=200)
 
