@@ -1,6 +1,7 @@
 """Kernels of the window side against plain Python."""
 
 import numpy as np
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -200,3 +201,28 @@ def test_move_peers_moves_all_or_names_a_pair(case):
     for giver, taker in moves.items():
         expected[giver], expected[taker] = 0, before[giver]
     assert window_pages.tolist() == expected
+
+
+@pytest.mark.parametrize(
+    ("src", "dst", "fault"),
+    [
+        (1, 6, windows.MOVE_FOREIGN_SRC),
+        (10, 6, windows.MOVE_FOREIGN_SRC),
+        (2, -2, windows.MOVE_FOREIGN_DST),
+        (2, 10, windows.MOVE_FOREIGN_DST),
+        (2, 7, windows.MOVE_OFFSET),
+        (4, 2, windows.MOVE_OFFSET),
+        (6, 6, windows.MOVE_SRC_BARE),
+        (2, 8, windows.MOVE_DST_DEAD),
+        (2, 2, windows.MOVE_DST_TAKEN),
+    ],
+)
+def test_move_peers_tells_faults_apart(src, dst, fault):
+    """Pages of two: 1 and 2 have peers, 3 has lost its own, 4 is parked; one pair is good, the other is refused."""
+    state = np.array([PADDING, LIVE, LIVE, LIVE, PARKED], dtype=np.uint8)
+    window_pages = int64([0, 7, 8, 0, 0, -1])
+    good = (4, 6) if fault == windows.MOVE_OFFSET else (src, dst)
+    pairs = [good, (src, dst)]
+    found = windows.move_peers(state, window_pages, *(int64(side) for side in zip(*pairs, strict=True)), 2, room(6))
+    assert found == (fault, pairs.index((src, dst)))
+    assert window_pages.tolist() == [0, 7, 8, 0, 0, -1]
