@@ -1,5 +1,8 @@
 """Replays of models with windows: what their steps read, what they reuse, and what their small side has room for."""
 
+from dataclasses import replace
+from itertools import islice
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -9,9 +12,12 @@ from trace_strategies import make_trace_of, traces
 from kvstead.engine import Request, Scheduler
 from kvstead.engine.stats import STATES
 from kvstead.replay.cost import FixedCost
+from kvstead.replay.options import Mode, ReplayOptions
 from kvstead.replay.records import TIMELINE_COLUMNS
+from kvstead.replay.run import run_replay
 from kvstead.replay.serial import SerialReplay
 from kvstead.replay.simulate import CostRunner, Replay
+from paths import SHARED, needs_shared
 from tiny_model import LAYER_BYTES, tiny_manager, tiny_window_layout
 
 PAGE_SIZES = st.sampled_from([1, 2, 3, 4, 8])
@@ -172,3 +178,40 @@ def test_memory_by_hand(pure):
     token_bytes = 2 * LAYER_BYTES if pure else LAYER_BYTES
     assert sides["window"]["live"] == token_bytes * (8 + 6 + 6 + 8 + 8) // 5
     assert sides["window"]["cached"] == token_bytes * (0 + 4 + 4 + 4 + 4) // 5
+
+
+@pytest.fixture
+def recorded(tmp_path):
+    """The first minutes of a recorded trace: 250 requests, many of which go on with what came before."""
+    path = tmp_path / "conversation.jsonl"
+    with (SHARED / "traces" / "mooncake_conversation.jsonl").open() as lines:
+        path.write_text("".join(islice(lines, 250)))
+    return str(path)
+
+
+@needs_shared
+@pytest.mark.parametrize("model", ["gemma-3-1b", "gpt-oss-20b", "llama-4-scout", "mistral-7b-v0.1"])
+def test_recorded_reuse_is_the_same_with_windows(recorded, model):
+    """One by one in a memory that they cannot fill, recorded requests find as much as in a model without windows."""
+    options = ReplayOptions((recorded,), "llama-3.1-8b", num_slots=8_000_000, mode=Mode.SERIAL)
+    plain = run_replay(options)
+    ratio = None if model == "mistral-7b-v0.1" else 1.0
+    result = run_replay(replace(options, model=model, window_ratio=ratio))
+    assert result.finished == plain.finished == 250
+    assert result.hit_tokens == plain.hit_tokens > 50_000
+    assert (result.lost_tokens, result.evicted_tokens) == (0, {"full": 0, "window": 0})
+
+
+@needs_shared
+@pytest.mark.parametrize("model", ["gemma-3-1b", "llama-4-scout", "mistral-7b-v0.1"])
+def test_recorded_requests_are_served_in_a_tight_memory(recorded, model):
+    """Where both sides are short all requests are served, some hits are lost, and every byte has its state."""
+    sizes = {"num_slots": 30_000} if model == "mistral-7b-v0.1" else {"num_slots": 150_000, "window_ratio": 0.2}
+    result = run_replay(ReplayOptions((recorded,), model, **sizes))
+    assert (result.finished, result.rejected) == (250, 0)
+    assert result.output_tokens == result.trace.output_lens.sum()
+    assert min(min(side.values()) for side in result.mean_by_side.values()) >= 0
+    assert result.mean_by_side["window"]["cached"] > 0
+    assert 0 < result.tombstoned_tokens <= result.evicted_tokens["window"]
+    assert result.lost_tokens > 0
+    assert sum(result.mean_by_state.values()) == result.total_bytes
