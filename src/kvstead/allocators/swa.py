@@ -10,6 +10,7 @@ peer may die first, when the window has moved on; it never outlives the full pag
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from operator import index
 from typing import NoReturn
 
 import numpy as np
@@ -101,16 +102,17 @@ class SWAAllocator(PagedAllocator):
         if seq.size != 1:
             raise InvalidSize(f"{seq.size} rows are to grow with a tail. Pass one at a time.")
         num_slots, num_pages = self._demand(prefix, seq, last)
-        length = int(seq[0])
-        if not 0 <= tail_len <= num_slots:
-            raise InvalidSize(f"a tail of {tail_len} of {num_slots} new tokens. Ask for no more than what is new.")
-        if (length - tail_len) % self.page_size:
+        tail = index(tail_len)
+        start = int(seq[0]) - tail
+        if not 0 <= tail <= num_slots:
+            raise InvalidSize(f"a tail of {tail} of {num_slots} new tokens. Ask for no more than what is new.")
+        if start % self.page_size:
             raise MisalignedSegment(
-                f"a tail of {tail_len} tokens would start at position {length - tail_len}, which is no multiple of the "
-                f"page size {self.page_size}. Lengthen it to the page boundary in front."
+                f"a tail of {tail} tokens would start at position {start}, which is no multiple of the page size "
+                f"{self.page_size}. Lengthen it to the page boundary in front."
             )
         tags = None if owners is None else self._tags(owners, 1)
-        pages = self._take_tail(num_pages, -(-tail_len // self.page_size))
+        pages = self._take_tail(num_pages, -(-tail // self.page_size))
         return None if pages is None else self._extend(prefix, seq, last, tags, pages, num_slots)
 
     def free_full(self, slots: Integers) -> None:
