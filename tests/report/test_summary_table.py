@@ -107,7 +107,7 @@ def test_two_sides_are_shown_beside_each_other(printed, windowed):
 def test_what_windows_cost_is_told_where_there_are_any(printed, windowed):
     """Hits lost, evictions by side and tombstones have lines; without a window side there is none of them."""
     text = printed(**windowed)
-    assert _line(text, "lost to dead windows").endswith("750 of 1,000 tokens found (75.00 %)")
+    assert _line(text, "lost to dead windows").endswith("75.00 % of the tokens found (750 of 1,000)")
     assert _line(text, "evicted tokens").endswith("640 full, 1,280 window, 960 of these alone")
     assert _line(text, "tombstones").endswith("320 cached tokens without a window at the end")
     plain = printed()
@@ -116,10 +116,11 @@ def test_what_windows_cost_is_told_where_there_are_any(printed, windowed):
 
 
 def test_windows_alone_are_one_side(printed, windowed):
-    """A memory that keeps windows only has no second table, and no share of nothing found."""
+    """A memory that keeps windows only has no second table, no evictions of what has no bytes, no loss of nothing."""
     memory = windowed["memory"] | {"by_side": {"window": windowed["memory"]["by_side"]["window"]}, "split": None}
     prefix = windowed["prefix"] | {"found_tokens": 0, "lost_to_dead_windows": 0}
     text = printed(**windowed | {"memory": memory, "prefix": prefix})
     assert "each side" not in text
     assert "memory split" not in text
-    assert _line(text, "lost to dead windows").endswith("0 of 0 tokens found")
+    assert "dead windows" not in text
+    assert _line(text, "evicted tokens").split("tokens")[1].strip() == "1,280 window, 960 of these alone"

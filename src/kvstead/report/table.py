@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Container, Iterator, Mapping
 from typing import Any
 
 from rich import box
@@ -62,7 +62,7 @@ def _lines(summary: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     yield "throughput", f"{summary['throughput_tok_s']:,.1f} tokens/s: {generated} of the trace's clock"
     yield "prefix hit rate", hit_rate(summary["prefix"])
     if _WINDOW in memory["by_side"]:
-        yield from _window_lines(summary["prefix"])
+        yield from _window_lines(summary["prefix"], memory["by_side"])
     held = {name: memory[f"{name}_bytes"] for name in ("peak", "mean")}
     uses = (f"{name} {format_bytes(use)} ({format_share(use, memory['total_bytes'])})" for name, use in held.items())
     yield "memory in use", ", ".join(uses) + ", live and cached"
@@ -92,12 +92,14 @@ def hit_rate(prefix: Mapping[str, Any]) -> str:
     return "no reuse information in this trace" if prompts else "no prompt was computed"
 
 
-def _window_lines(prefix: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+def _window_lines(prefix: Mapping[str, Any], sides_with_bytes: Container[str]) -> Iterator[tuple[str, str]]:
     """What became of cached prefixes in a memory with a window side."""
     lost, found = prefix["lost_to_dead_windows"], prefix["found_tokens"]
-    share = f" ({format_share(lost, found)})" if found else ""
-    yield "lost to dead windows", f"{format_count(lost)} of {format_count(found)} tokens found{share}"
-    sides = ", ".join(f"{format_count(tokens)} {side}" for side, tokens in prefix["evicted_tokens"].items())
+    if found:
+        share = format_share(lost, found)
+        yield "lost to dead windows", f"{share} of the tokens found ({format_count(lost)} of {format_count(found)})"
+    evicted = {side: tokens for side, tokens in prefix["evicted_tokens"].items() if side in sides_with_bytes}
+    sides = ", ".join(f"{format_count(tokens)} {side}" for side, tokens in evicted.items())
     yield "evicted tokens", f"{sides}, {format_count(prefix['tombstoned_tokens'])} of these alone"
     yield "tombstones", f"{format_count(prefix['tombstone_tokens'])} cached tokens without a window at the end"
 
