@@ -75,7 +75,7 @@ def traffic(draw, kind=""):
     options = {
         "chunk_tokens": draw(st.integers(1, 12)),
         "max_running": draw(st.integers(1, 6)),
-        "decode_headroom": draw(st.sampled_from([0, 1, 5])),
+        "decode_headroom": draw(st.sampled_from([0, 1, 5, 10])),
         "overlap": draw(st.booleans()),
     }
     requests = draw(
@@ -131,6 +131,8 @@ def play(memory, options, specs, prefix_cache, policy, make_runner):
 def check(memory, options, specs, prefix_cache, policy, make_runner):
     """What must hold when all is done."""
     requests, scheduler = play(memory, options, specs, prefix_cache, policy, make_runner)
+    if scheduler.admission.decode_headroom >= max(new for _, new, *_ in specs):
+        assert scheduler.num_retractions == 0, "with all growth in reserve nobody has to go"
     for request, (prompt, new, space, stop, _, aborted) in zip(requests, specs, strict=True):
         fits = memory.holds(len(prompt) + new - 1)
         assert (request.status is Status.REJECTED) == (not fits)
