@@ -2,35 +2,62 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 import numpy as np
 
-from kvstead.allocators import PagedAllocator
+from kvstead.allocators import PagedAllocator, SWAAllocator
+from kvstead.model.window import Window
 from kvstead.prefix import Insertion, Match, Namespace, PrefixTree
 
 
 class Bench:
-    """`num_pages` pages; a key is a word, each letter one page of tokens (a digit behind it: that many tokens)."""
+    """`num_pages` pages; a key is a word, each letter one page of tokens.
 
-    def __init__(self, num_pages: int, page_size: int = 1, policy: str = "lru") -> None:
+    With a window every page has a window page besides: `num_window_pages` of them, or enough for all.
+    """
+
+    def __init__(
+        self,
+        num_pages: int,
+        page_size: int = 1,
+        policy: str = "lru",
+        window: Window | None = None,
+        num_window_pages: int | None = None,
+    ) -> None:
         self.page_size = page_size
-        self.allocator = PagedAllocator(num_pages * page_size, page_size)
-        self.tree = PrefixTree(self.allocator, policy=policy)
+        if window is None:
+            self.allocator = PagedAllocator(num_pages * page_size, page_size)
+        else:
+            num_windows = num_pages if num_window_pages is None else num_window_pages
+            self.allocator = SWAAllocator(num_pages * page_size, num_windows * page_size, page_size)
+        self.tree = PrefixTree(self.allocator, policy=policy, window=window)
 
     def tokens(self, word: str) -> np.ndarray:
         """int32 ids: of letter `c`, one page of `100 * ord(c), 100 * ord(c) + 1, ...`."""
         ids = [100 * ord(letter) + i for letter in word for i in range(self.page_size)]
         return np.array(ids, dtype=np.int32)
 
-    def compute(self, num_tokens: int) -> np.ndarray:
-        """Slots of a request's own for that many tokens."""
+    def compute(self, num_tokens: int, dead: Iterable[int] = ()) -> np.ndarray:
+        """Slots of a request's own for that many tokens; `dead`: pages of the row whose window side is gone."""
         slots = self.allocator.alloc(-(-num_tokens // self.page_size) * self.page_size)
         assert slots is not None, "the test asks for more than its pool has"
-        return slots.numpy()[:num_tokens]
+        row = slots.numpy()
+        for page in dead:
+            start = page * self.page_size
+            self.allocator.free_swa_segment(row[start : start + self.page_size], start_pos=start)
+        return row[:num_tokens]
 
-    def cache(self, word: str, namespace: Namespace = Namespace(), priority: int = 0) -> Insertion:  # noqa: B008
+    def cache(
+        self,
+        word: str,
+        namespace: Namespace = Namespace(),  # noqa: B008
+        priority: int = 0,
+        dead: Iterable[int] = (),
+    ) -> Insertion:
         """Compute all tokens of a key, insert them and free what was there before."""
         tokens = self.tokens(word)
-        row = self.compute(tokens.size)
+        row = self.compute(tokens.size, dead)
         done = self.tree.insert(tokens, row, namespace=namespace, priority=priority)
         self.allocator.free_segment(row[: done.num_shared], start_pos=0)
         self.audit()
@@ -42,20 +69,38 @@ class Bench:
 
     def cached(self, words: str) -> str:
         """Which of the words, given with blanks between, are cached whole; looking does not change what goes next."""
-        return " ".join(word for word in words.split() if self._has(word))
+        return " ".join(word for word in words.split() if len(self.live(word)) == len(word))
+
+    def live(self, word: str) -> str:
+        """The cached pages of a word, a dot for one without a window side; looking does not change what goes next."""
+        node, left, seen = self.tree.root, self.tokens(word), ""
+        windows = getattr(self.allocator, "window_pages", None)
+        while left.size:
+            below = [
+                n for n in node.children.values() if np.array_equal(n.tokens[: self.page_size], left[: self.page_size])
+            ]
+            if not below:
+                break
+            node = below[0]
+            num_common = min(node.tokens.size, left.size)
+            same = (node.tokens[:num_common] == left[:num_common]).reshape(-1, self.page_size).all(axis=1)
+            num_pages = int(np.argmin(np.append(same, False)))
+            for page in node.pages[:num_pages].tolist():
+                seen += word[len(seen)] if windows is None or windows[page] > 0 else "."
+            if num_pages < node.pages.size:
+                break
+            left = left[num_common:]
+        return seen
+
+    def window_counts(self) -> tuple[int, int, int]:
+        """Tokens on the window side: evictable, protected, and cached without one."""
+        return self.tree.window_evictable_tokens, self.tree.window_protected_tokens, self.tree.num_tombstone_tokens
+
+    def room(self) -> tuple[int, int]:
+        """Tokens that each side of an allocator with windows has room for."""
+        return self.allocator.full_available_size(), self.allocator.swa_available_size()
 
     def audit(self) -> None:
         """Both sets of books balance; there are no requests, so what is not free is in the tree."""
         self.tree.audit()
         self.allocator.audit()
-
-    def _has(self, word: str) -> bool:
-        node, left = self.tree.root, self.tokens(word)
-        while left.size:
-            below = [
-                n for n in node.children.values() if np.array_equal(n.tokens[: self.page_size], left[: self.page_size])
-            ]
-            if not below or not np.array_equal(below[0].tokens[: left.size], left[: below[0].tokens.size]):
-                return False
-            node, left = below[0], left[below[0].tokens.size :]
-        return True

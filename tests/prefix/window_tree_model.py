@@ -1,0 +1,226 @@
+"""The slow, obviously right prefix cache with a window: one record a page, and brute force for every question."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from kvstead.prefix import Evicted
+
+Key = tuple  # (namespace, token, token, ...): a prefix that ends on a page boundary
+
+
+@dataclass
+class Usage:
+    """When and how often a page was used, on one of its sides."""
+
+    access: int
+    created: int
+    priority: int
+    hits: int = 0
+
+    def use(self, now, num_hits, priority):
+        """Used at `now` by a key of that priority."""
+        self.access = now
+        self.hits += num_hits
+        self.priority = max(self.priority, priority)
+
+    def rank(self, policy):
+        """Lower goes first."""
+        return {
+            "lru": (self.access,),
+            "mru": (-self.access,),
+            "fifo": (self.created,),
+            "filo": (-self.created,),
+            "lfu": (self.hits, self.access),
+            "slru": (self.hits > 0, self.access),
+            "priority": (self.priority, self.access),
+        }[policy]
+
+
+@dataclass
+class Page:
+    """One cached page, named by the whole prefix that ends with it."""
+
+    page: int
+    is_live: bool
+    full: Usage
+    window: Usage
+
+
+@dataclass
+class WindowTreeModel:
+    """Every cached page by the prefix that ends with it, and where nodes end.
+
+    locks: (key, where its window part begins), one entry a lock.
+    """
+
+    page_size: int
+    policy: str
+    span: int
+    is_chunked: bool
+    pages: dict[Key, Page] = field(default_factory=dict)
+    ends: set[Key] = field(default_factory=set)
+    locks: list[tuple[Key, int]] = field(default_factory=list)
+    clock: int = 0
+
+    def prefixes(self, namespace, tokens):
+        """All page-aligned prefixes of a key, shortest first."""
+        return [(namespace, *tokens[:end]) for end in range(self.page_size, len(tokens) + 1, self.page_size)]
+
+    def cached(self, namespace, tokens):
+        """The prefixes that are cached; they form a chain."""
+        return [key for key in self.prefixes(namespace, tokens) if key in self.pages]
+
+    def path(self, key):
+        """All prefixes of a cached key, itself last."""
+        return self.prefixes(key[0], key[1:]) if key else []
+
+    def floor(self, position):
+        """The page boundary at or before a position."""
+        return position - position % self.page_size
+
+    def needed_from(self, length):
+        """The first of the positions that a sequence of `length` tokens needs, found by trying all."""
+        if self.is_chunked:
+            needed = [p for p in range(length) if p // self.span == length // self.span]
+        else:
+            needed = [p for p in range(length) if p + self.span >= length]
+        return min(needed, default=length)
+
+    def restorable(self, chain):
+        """The longest length that every position it needs is live for, by trying all lengths."""
+        live = [self.pages[key].is_live for key in chain for _ in range(self.page_size)]
+        lengths = range(0, len(live) + 1, self.page_size)
+        return max(length for length in lengths if all(live[self.needed_from(length) : length]))
+
+    def match(self, namespace, tokens):
+        """(usable, cached) tokens; a match that ends inside a node cuts it there."""
+        chain = self.cached(namespace, tokens)
+        length = self.restorable(chain)
+        self.clock += 1
+        if length:
+            key = chain[length // self.page_size - 1]
+            self.ends.add(key)
+            self.use(key, 1, self.pages[key].full.priority)
+        return length, len(chain) * self.page_size
+
+    def insert(self, namespace, tokens, row_pages, live, priority):
+        """Number of leading tokens that were cached already. `live`: whether each page of the row has a window."""
+        keys = self.prefixes(namespace, tokens)
+        num_shared = len(self.cached(namespace, tokens))
+        revived = [not self.pages[key].is_live and has for key, has in zip(keys[:num_shared], live, strict=False)]
+        self.ends.update(keys[i - 1] for i in range(1, num_shared) if revived[i] != revived[i - 1])
+        for key, is_revived in zip(keys, revived, strict=False):
+            if is_revived:
+                self.pages[key].is_live = True
+                self.pages[key].window.access = self.pages[key].full.access
+        self.clock += 1
+        if num_shared:
+            self.ends.add(keys[num_shared - 1])
+        for i in range(num_shared, len(keys)):
+            usages = [Usage(self.clock, self.clock, priority) for _ in range(2)]
+            self.pages[keys[i]] = Page(row_pages[i], live[i], *usages)
+            if i + 1 == len(keys) or live[i] != live[i + 1]:
+                self.ends.add(keys[i])
+        if keys:
+            self.use(keys[-1], 0, priority)
+        return num_shared * self.page_size
+
+    def use(self, key, num_hits, priority):
+        """The path down to `key` is used; of windows those of nodes that reach into what `key` needs."""
+        path = self.path(key)
+        for at in path:
+            self.pages[at].full.use(self.clock, num_hits, priority)
+        start = self.floor(self.needed_from(len(path) * self.page_size))
+        priority = self.pages[key].full.priority
+        for node in self.nodes_of(path):
+            if len(node[-1]) - 1 > start:
+                for at in node:
+                    self.pages[at].window.use(self.clock, num_hits, priority)
+
+    def lock(self, key):
+        """One more lock; a node begins where its window part does."""
+        start = self.floor(self.needed_from(len(key) - 1)) if key else 0
+        self.cut_at(key, start)
+        self.locks.append((key, start))
+        return start
+
+    def loosen(self, key, since, to):
+        """A lock's window part shrinks; a node begins where it begins now."""
+        self.cut_at(key, self.floor(to))
+        self.locks.remove((key, since))
+        self.locks.append((key, to))
+
+    def cut_at(self, key, position):
+        """Let a node begin at a position on the way to `key`."""
+        if 0 < position < len(key) - 1:
+            self.ends.add(key[: 1 + position])
+
+    def is_locked(self, key):
+        """Whether a locked prefix goes through `key`."""
+        return any(locked[: len(key)] == key for locked, _ in self.locks)
+
+    def num_window_locks(self, key):
+        """How many locks need the window side of the page that ends `key`."""
+        return sum(locked[: len(key)] == key and len(key) - 1 > since for locked, since in self.locks)
+
+    def nodes_of(self, path):
+        """A chain of keys in pieces that end where nodes end."""
+        nodes = [[]]
+        for key in path:
+            nodes[-1].append(key)
+            if key in self.ends:
+                nodes.append([])
+        assert nodes.pop() == [], "the chain ends inside a node"
+        return nodes
+
+    def nodes(self):
+        """Every node as the list of its pages' keys, shortest first."""
+        found = []
+        for end in self.ends:
+            path = self.path(end)
+            found.append(self.nodes_of(path)[-1])
+        return found
+
+    def evict(self, num_tokens, num_window_tokens):
+        """What goes, leaves first, then windows alone; the records follow."""
+        freed, num_nodes, freed_windows = 0, 0, 0
+        while freed < num_tokens and (leaves := self.leaves()):
+            victim = min(leaves, key=lambda node: self.pages[node[-1]].full.rank(self.policy))
+            freed += len(victim) * self.page_size
+            freed_windows += sum(self.page_size for key in victim if self.pages[key].is_live)
+            num_nodes += 1
+            self.ends.remove(victim[-1])
+            for key in victim:
+                del self.pages[key]
+        tombstoned = self.evict_windows(num_window_tokens - freed_windows)
+        return Evicted(freed, num_nodes, freed_windows + tombstoned, tombstoned)
+
+    def leaves(self):
+        """The nodes that nothing continues and nobody locks."""
+        parents = {key[: len(key) - self.page_size] for key in self.pages}
+        return [node for node in self.nodes() if node[-1] not in parents and not self.is_locked(node[-1])]
+
+    def evict_windows(self, wanted):
+        """Windows go in the policy's order, root side first; of a long node no more than is wanted, or one window."""
+        freed = 0
+        waiting = [n for n in self.nodes() if self.pages[n[-1]].is_live and not self.num_window_locks(n[-1])]
+        waiting.sort(key=lambda node: (*self.pages[node[-1]].window.rank(self.policy), len(node[-1])))
+        while freed < wanted and waiting:
+            node = waiting.pop(0)
+            num_pages = -(-max(wanted - freed, self.span) // self.page_size)
+            victim = node[:num_pages]
+            self.ends.add(victim[-1])
+            for key in victim:
+                self.pages[key].is_live = False
+            freed += len(victim) * self.page_size
+        return freed
+
+    def counts(self):
+        """Tokens that are (evictable, protected) on the full side, (evictable, protected, dead) on the window's."""
+        total = len(self.pages) * self.page_size
+        locked = sum(self.page_size for key in self.pages if self.is_locked(key))
+        live = [key for key, page in self.pages.items() if page.is_live]
+        kept = sum(self.page_size for key in live if self.num_window_locks(key))
+        num_live = len(live) * self.page_size
+        return (total - locked, locked), (num_live - kept, kept, total - num_live)
