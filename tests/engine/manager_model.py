@@ -70,6 +70,10 @@ class ManagerModel:
         """Free pages and cached ones that no row (nor `also`) needs."""
         return self.num_free() + len(set(self.cached) - self.locked() - set(also))
 
+    def most_pages(self, wanted):
+        """How many of so many pages could be had."""
+        return min(wanted, self.room())
+
     def pages_for(self, num_tokens):
         """Pages of so many tokens."""
         return -(-num_tokens // self.page_size)

@@ -101,6 +101,16 @@ class ManagerMachine(RuleBasedStateMachine):
 
     @precondition(lambda self: self.model.rows)
     @rule(data=st.data())
+    def growth(self, data):
+        """A row can be extended by what it is said to be able to grow by, and by no more."""
+        model, number = self.model, self.any_row(data)
+        length = model.rows[number].length
+        wanted = data.draw(st.integers(0, WIDTH - length))
+        most = model.most_pages(model.pages_for(length + wanted) - model.pages_for(length))
+        assert self.manager.growth(number, wanted) == min(wanted, -length % model.page_size + most * model.page_size)
+
+    @precondition(lambda self: self.model.rows)
+    @rule(data=st.data())
     def extend(self, data):
         """Rows grow to any length, or not at all."""
         numbers = self.some_rows(data)

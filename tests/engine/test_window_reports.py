@@ -302,6 +302,23 @@ def test_any_pattern_of_dead_windows_gives_the_longest_prefix(span, page_size, k
         assert_all_comes_back(manager)
 
 
+@PAGE_SIZES
+@pytest.mark.parametrize("span", [1, 4, 9])
+def test_what_dead_windows_cost_is_told_once(span, page_size):
+    """A request says what it found and what it had to compute again though it was cached; the next one finds it all."""
+    manager = windowed(512, 128, page_size, span)
+    scheduler, runner = Scheduler(manager), FakeRunner(manager)
+    prompt = prompt_of(64)
+    for request in (Request(0, prompt, 1), Request(1, prompt_of(104, 1), 1)):  # the second takes windows of the first
+        scheduler.add(request)
+        run(scheduler, runner)
+    for expected in ((0, 32), (32, 0)):
+        request = Request(2, np.append(prompt[:32], OTHER), 4)
+        scheduler.add(request)
+        run(scheduler, runner)
+        assert (request.num_cached, request.num_dead) == expected
+
+
 # Admission, chunks and the budget of window pages
 
 

@@ -77,6 +77,13 @@ class WindowModel(ManagerModel):
         """Free window pages and cached ones that no row (nor `also`) needs."""
         return self.num_free_windows() + len(self.windows - self.locked_windows() - set(also))
 
+    def most_pages(self, wanted):
+        """Rows let go what they need no more only when it is asked for."""
+        pages = super().most_pages(wanted)
+        if pages > self.window_room():
+            self.reclaim()
+        return min(pages, self.window_room())
+
     def give_windows(self, num_pages):
         """Free window pages: at once, or parked."""
         if self.parked is not None:
