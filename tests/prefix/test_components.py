@@ -27,6 +27,12 @@ class States:
     def mend(self, path, num_shared, row):
         """The caller has no states to give."""
 
+    def is_joinable(self, upper, lower):
+        """Never; nothing here is loosened."""
+        raise AssertionError((upper, lower))
+
+    join = is_joinable
+
     def usable(self, path, length):
         """A match may only end at a state."""
         return max((node.end for node in path if node in self.ends and node.end <= length), default=0)

@@ -2,11 +2,28 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from kvstead.prefix import Evicted
 
+LONGEST_JOIN = 8  # windows
 Key = tuple  # (namespace, token, token, ...): a prefix that ends on a page boundary
+
+
+def first_needed(length, span, *, is_chunked):
+    """The first position that a sequence of `length` tokens needs the window side of, by trying all."""
+    if is_chunked:
+        needed = [p for p in range(length) if p // span == length // span]
+    else:
+        needed = [p for p in range(length) if p + span >= length]
+    return min(needed, default=length)
+
+
+def longest_restorable(live, page_size, span, *, is_chunked):
+    """The longest length, whole pages, all of whose needed positions lie in live pages, by trying all."""
+    tokens = [is_live for is_live in live for _ in range(page_size)]
+    lengths = range(0, len(tokens) + 1, page_size)
+    return max(n for n in lengths if all(tokens[first_needed(n, span, is_chunked=is_chunked) : n]))
 
 
 @dataclass
@@ -23,6 +40,11 @@ class Usage:
         self.access = now
         self.hits += num_hits
         self.priority = max(self.priority, priority)
+
+    def joined(self, lower):
+        """Of two nodes that become one: the later use counts, and when the lower one was made."""
+        at_most = {name: max(getattr(self, name), getattr(lower, name)) for name in ("access", "priority", "hits")}
+        return Usage(created=lower.created, **at_most)
 
     def rank(self, policy):
         """Lower goes first."""
@@ -80,18 +102,13 @@ class WindowTreeModel:
         return position - position % self.page_size
 
     def needed_from(self, length):
-        """The first of the positions that a sequence of `length` tokens needs, found by trying all."""
-        if self.is_chunked:
-            needed = [p for p in range(length) if p // self.span == length // self.span]
-        else:
-            needed = [p for p in range(length) if p + self.span >= length]
-        return min(needed, default=length)
+        """The first position that a sequence of `length` tokens needs the window side of."""
+        return first_needed(length, self.span, is_chunked=self.is_chunked)
 
     def restorable(self, chain):
-        """The longest length that every position it needs is live for, by trying all lengths."""
-        live = [self.pages[key].is_live for key in chain for _ in range(self.page_size)]
-        lengths = range(0, len(live) + 1, self.page_size)
-        return max(length for length in lengths if all(live[self.needed_from(length) : length]))
+        """The longest length that every position it needs is live for."""
+        live = [self.pages[key].is_live for key in chain]
+        return longest_restorable(live, self.page_size, self.span, is_chunked=self.is_chunked)
 
     def match(self, namespace, tokens):
         """(usable, cached) tokens; a match that ends inside a node cuts it there."""
@@ -150,6 +167,9 @@ class WindowTreeModel:
         self.cut_at(key, self.floor(to))
         self.locks.remove((key, since))
         self.locks.append((key, to))
+        loose = [node[-1] for node in self.nodes_of(self.path(key)) if since < len(node[-1]) - 1 <= self.floor(to)]
+        for end in loose[-1:]:
+            self.join(self.above(end))
 
     def cut_at(self, key, position):
         """Let a node begin at a position on the way to `key`."""
@@ -173,6 +193,29 @@ class WindowTreeModel:
                 nodes.append([])
         assert nodes.pop() == [], "the chain ends inside a node"
         return nodes
+
+    def above(self, key):
+        """The end of the node above the one that ends at `key`, or None."""
+        nodes = self.nodes_of(self.path(key))
+        return nodes[-2][-1] if len(nodes) > 1 else None
+
+    def join(self, key):
+        """The node that ends at `key` and what alone follows it become one, if they are alike and not too long."""
+        following = [k for k in self.pages if key and k[: -self.page_size] == key]
+        if len(following) != 1 or any(locked == key for locked, _ in self.locks):
+            return
+        upper, end = self.nodes_of(self.path(key))[-1], following[0]
+        while end not in self.ends:
+            (end,) = [k for k in self.pages if k[: -self.page_size] == end]
+        lower = self.nodes_of(self.path(end))[-1]
+        one, other = self.pages[key], self.pages[end]
+        is_alike = one.is_live == other.is_live and self.num_window_locks(key) == self.num_window_locks(end)
+        if not is_alike or (len(upper) + len(lower)) * self.page_size > self.span * LONGEST_JOIN:
+            return
+        self.ends.remove(key)
+        full, window = one.full.joined(other.full), one.window.joined(other.window)
+        for at in (*upper, *lower):
+            self.pages[at].full, self.pages[at].window = replace(full), replace(window)
 
     def nodes(self):
         """Every node as the list of its pages' keys, shortest first."""
@@ -203,7 +246,7 @@ class WindowTreeModel:
 
     def evict_windows(self, wanted):
         """Windows go in the policy's order, root side first; of a long node no more than is wanted, or one window."""
-        freed = 0
+        freed, victims = 0, []
         waiting = [n for n in self.nodes() if self.pages[n[-1]].is_live and not self.num_window_locks(n[-1])]
         waiting.sort(key=lambda node: (*self.pages[node[-1]].window.rank(self.policy), len(node[-1])))
         while freed < wanted and waiting:
@@ -214,6 +257,11 @@ class WindowTreeModel:
             for key in victim:
                 self.pages[key].is_live = False
             freed += len(victim) * self.page_size
+            victims.append(victim[-1])
+        for end in victims:
+            if end in self.ends:
+                self.join(self.above(end))
+                self.join(end)
         return freed
 
     def counts(self):

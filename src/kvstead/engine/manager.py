@@ -320,13 +320,14 @@ class KVCacheManager:
         return self._windows.room()
 
     def growth(self, row: int, num_tokens: int) -> int:
-        """By how many tokens, `num_tokens` at most, a row could grow now."""
+        """By how many tokens, `num_tokens` at most, a row could grow now: 0 only if it could not by one."""
         have = int(self.table.lengths[row])
         in_last_page = -have % self.page_size
         wanted = self.pages(have + num_tokens) - self.pages(have)
         pages = min(wanted, self.room())
         if self._windows and pages > self._windows.room():
-            pages = min(pages, self.window_room())
+            self._windows.reclaim_some()
+            pages = min(pages, self._windows.room())
         return min(num_tokens, in_last_page + pages * self.page_size)
 
     def window_slots(self, slots: Integers) -> torch.Tensor:

@@ -21,6 +21,9 @@ from kvstead.allocators import SWAAllocator
 from kvstead.kernels import rows as row_kernels
 from kvstead.kernels.jit import IntArray
 
+_NEVER = 2**62  # tokens
+_PIECES_A_WINDOW = 8
+
 if TYPE_CHECKING:
     from kvstead.engine.manager import KVCacheManager
 
@@ -50,13 +53,22 @@ class RowWindows:
 
     def slide(self, rows: IntArray) -> None:
         """Give back what falls out of the rows' windows; of the tree's, once nothing of it is needed. O(rows)."""
-        self._slide(rows, is_exact=False)
+        self._slide(rows, _NEVER)
 
     def reclaim(self) -> None:
         """`slide` for every row, and of the tree's slots too all that is not needed any more."""
-        self._slide(self._manager.table.live_rows(), is_exact=True)
+        self._slide(self._manager.table.live_rows(), self._manager.page_size)
 
-    def _slide(self, rows: IntArray, *, is_exact: bool) -> None:
+    def reclaim_some(self) -> None:
+        """`reclaim`, but leaving a row's part of the tree whole while less than a good piece of it could go.
+
+        Each piece is a node for the time being.
+        """
+        self._slide(self._manager.table.live_rows(), max(self._window.span // _PIECES_A_WINDOW, 1))
+        if not self.room():
+            self.reclaim()
+
+    def _slide(self, rows: IntArray, grain: int) -> None:
         manager = self._manager
         while True:
             num_pages, num_loosened = row_kernels.slide_windows(
@@ -69,7 +81,7 @@ class RowWindows:
                 self._window.span,
                 self._window.is_chunked,
                 manager.prefix_cache,
-                is_exact,
+                grain,
                 self._pages,
                 self._loosened,
             )

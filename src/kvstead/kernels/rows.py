@@ -133,9 +133,7 @@ def _frontier(computed: int, page_size: int, span: int, is_chunked: bool, is_cac
     return needed - needed % page_size
 
 
-@kernel(
-    types.UniTuple(i64, 2)(_T64, I64, I64, I64, I64, i64, i64, types.boolean, types.boolean, types.boolean, I64, I64)
-)
+@kernel(types.UniTuple(i64, 2)(_T64, I64, I64, I64, I64, i64, i64, types.boolean, types.boolean, i64, I64, I64))
 def slide_windows(
     slots: Table,
     computed: IntArray,
@@ -146,7 +144,7 @@ def slide_windows(
     span: int,
     is_chunked: bool,  # noqa: FBT001 - kernels take no keywords
     is_cached: bool,  # noqa: FBT001
-    is_exact: bool,  # noqa: FBT001
+    grain: int,
     pages: IntArray,
     loosened: IntArray,
 ) -> tuple[int, int]:
@@ -157,9 +155,8 @@ def slide_windows(
     front of it, also while steps are under way: these only compute tokens behind `computed`.
 
     pages: the row's own pages that fall out, from `protected` on. loosened: pairs of a row, and where its window began,
-    for rows that need less of the tree's pages than they did; unless is_exact, only those that need none of them any
-    more. Returns (number of pages, number of such rows). Where `pages` is too small nothing is changed, and the second
-    figure is -1.
+    for rows that need less of the tree's pages than they did: by `grain` tokens at least, or none at all. Returns
+    (number of pages, number of such rows). Where `pages` is too small nothing is changed, and the second figure is -1.
     """
     num_pages = 0
     for i in range(rows.size):
@@ -174,7 +171,7 @@ def slide_windows(
         row = rows[i]
         start = window_start[row]
         frontier = _frontier(computed[row], page_size, span, is_chunked, is_cached)
-        if frontier <= start or (start < protected[row] and frontier < protected[row] and not is_exact):
+        if frontier <= start or (frontier < protected[row] and frontier - start < grain):
             continue
         if start < protected[row]:
             loosened[2 * num_loosened] = row

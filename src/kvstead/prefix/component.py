@@ -6,7 +6,7 @@ so another kind of cache is another component, never another tree:
     operation      the tree                                   each component
     match          walks, splits the last node                `usable`: draws the end back to where its data suffices
     insert         hangs leaves below the last node           `mend`: fills in what the cached part lacks, `adopt`
-    split          puts a node in between                     `split`: divides what the lower one held
+    split, join    puts a node in between, takes it out       `split`, `join`: divides, unites what the two hold
     lock, unlock   counts pins                                keeps what a pin at that node needs
     evict, clear   takes nodes out                            `release`: gives back what they held
 
@@ -79,6 +79,14 @@ class Component(Protocol):
 
     def split(self, upper: Node, lower: Node) -> None:
         """`upper` has taken the leading tokens of `lower` and hangs above it: divide what `lower` holds."""
+        ...
+
+    def is_joinable(self, upper: Node, lower: Node) -> bool:
+        """Whether a node and its only child may become one, for what this component holds there."""
+        ...
+
+    def join(self, upper: Node, lower: Node) -> None:
+        """`lower` has taken the tokens of `upper`, which is about to go: unite what they hold."""
         ...
 
     def usable(self, path: Sequence[Node], length: int) -> int:
@@ -170,6 +178,15 @@ class FullComponent:
         upper.pages = lower.pages[:num_pages].copy()
         lower.pages = lower.pages[num_pages:].copy()
         upper.locks = lower.locks
+
+    def is_joinable(self, upper: Node, lower: Node) -> bool:
+        """With no lock that ends between them."""
+        return upper.locks == lower.locks
+
+    def join(self, upper: Node, lower: Node) -> None:
+        """Unite the pages."""
+        lower.pages = np.concatenate((upper.pages, lower.pages))
+        self._queue.refresh(lower)
 
     def usable(self, path: Sequence[Node], length: int) -> int:  # noqa: ARG002 - nothing on the path is ever missing
         """All of it."""

@@ -57,7 +57,7 @@ class PrefixTree:
         self._components: Sequence[Component] = (self._full,)
         if window is not None:
             pool = cast("WindowPool", allocator)
-            self._window = WindowComponent(pool, policy_named(policy), window, self._split)
+            self._window = WindowComponent(pool, policy_named(policy), window, cut=self._split, join=self._join)
             self._components = (self._full, self._window)
         self._clock = 0
 
@@ -285,6 +285,22 @@ class PrefixTree:
         for component in self._components:
             component.split(upper, lower)
         return upper
+
+    def _join(self, upper: Node) -> None:
+        """Take `upper` into its only child, if nobody needs the boundary between them."""
+        parent = upper.parent
+        if parent is None or upper.pins or len(upper.children) != 1:
+            return
+        (lower,) = upper.children.values()
+        if not all(component.is_joinable(upper, lower) for component in self._components):
+            return
+        lower.tokens = np.concatenate((upper.tokens, lower.tokens))
+        lower.access, lower.hits = upper.access, max(upper.hits, lower.hits)
+        lower.priority = max(upper.priority, lower.priority)
+        lower.key, lower.parent, upper.parent = upper.key, parent, None
+        parent.children[upper.key] = lower
+        for component in self._components:
+            component.join(upper, lower)
 
     def _hang(self, parent: Node, tokens: TokenArray, pages: IntArray, namespace: Namespace, priority: int) -> Node:
         """Add new tokens below `parent`, in as many nodes as the components want; returns the last one."""

@@ -13,7 +13,7 @@ A lock of a node keeps the window side from `Window.needed_from(node.end)` on, n
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from math import lcm
 from typing import Protocol
 
@@ -25,6 +25,10 @@ from kvstead.prefix.component import SlotPool, fail
 from kvstead.prefix.node import Node, WindowPart
 from kvstead.prefix.policies import Policy
 from kvstead.prefix.queue import EvictionQueue
+
+# Nodes that were cut apart and are alike again are joined up to here, so that paths stay short.
+_WINDOWS_A_JOIN = 8
+_LONGEST_JOIN = 8192  # tokens
 
 
 class WindowPool(SlotPool, Protocol):
@@ -48,10 +52,19 @@ class WindowComponent:
     """Window slots, kept where the full component keeps its pages.
 
     cut: splits a node of the tree after so many tokens and returns the upper part; the lower one keeps its identity.
+    join: undoes that where nothing needs the boundary at a node's end; the lower part keeps its identity.
     The counters are tokens: `evictable_tokens` and `protected_tokens` have window slots, `tombstone_tokens` do not.
     """
 
-    def __init__(self, pool: WindowPool, policy: Policy, window: Window, cut: Callable[[Node, int], Node]) -> None:
+    def __init__(
+        self,
+        pool: WindowPool,
+        policy: Policy,
+        window: Window,
+        *,
+        cut: Callable[[Node, int], Node],
+        join: Callable[[Node], None],
+    ) -> None:
         self.evictable_tokens = 0
         self.protected_tokens = 0
         self.tombstone_tokens = 0
@@ -59,8 +72,10 @@ class WindowComponent:
         self._window = window
         self._page_size = pool.page_size
         self._cut = cut
+        self._join = join
         # Of windows used at one time the one nearest the root goes first, so that the branch can still be matched.
         self._queue = EvictionQueue(lambda node: (*policy(node.window), node.end))
+        self._longest_join = min(_WINDOWS_A_JOIN * window.span, _LONGEST_JOIN)
         # A match may end in the middle of tombstones where a new chunk begins.
         self._fresh_starts = lcm(window.span, pool.page_size) if window.is_chunked else 0
 
@@ -79,7 +94,7 @@ class WindowComponent:
 
     def mend(self, path: Sequence[Node], num_shared: int, row: IntArray) -> None:
         """Revive tombstones with the window pages of the caller's own slots for the same tokens."""
-        runs = [run for node in path if not node.window.is_live for run in self._givable(node, num_shared, row)]
+        runs = [run for node in path[1:] if not node.window.is_live for run in self._givable(node, num_shared, row)]
         if not runs:
             return
         givers = np.concatenate([row[start : end : self._page_size] for _, start, end in runs])
@@ -93,6 +108,19 @@ class WindowComponent:
         upper.window = lower.window.copy()
         if lower in self._queue:
             self._queue.add(upper)
+
+    def is_joinable(self, upper: Node, lower: Node) -> bool:
+        """If they are alike, and not too long: a node is evicted as a whole."""
+        a, b = upper.window, lower.window
+        return a.is_live == b.is_live and a.locks == b.locks and lower.end - upper.start <= self._longest_join
+
+    def join(self, upper: Node, lower: Node) -> None:
+        """The later use counts."""
+        self._queue.discard(upper)
+        part, other = lower.window, upper.window
+        part.access, part.hits = max(part.access, other.access), max(part.hits, other.hits)
+        part.priority = max(part.priority, other.priority)
+        self._queue.refresh(lower)
 
     def usable(self, path: Sequence[Node], length: int) -> int:
         """Go back over tombstones until the live tokens behind the last one suffice."""
@@ -136,7 +164,10 @@ class WindowComponent:
         """Let go what a lock has kept from `since` up to `to`."""
         to -= to % self._page_size
         self._cut_at(node, to)
-        self._let_go(at for at in self._needed(node, since) if at.end <= to)
+        loose = [at for at in self._needed(node, since) if at.end <= to]
+        self._let_go(loose)
+        for at in loose[:1]:
+            self._join_above(at)
 
     def evict(self, num_tokens: int) -> int:
         """Give window slots of at least `num_tokens` tokens back, or all that no lock keeps; the full side stays.
@@ -162,6 +193,10 @@ class WindowComponent:
         freed = num_tokens - wanted if chosen else 0
         self.evictable_tokens -= freed
         self.tombstone_tokens += freed
+        for node in chosen:
+            if node.parent is not None:
+                self._join_above(node)
+                self._join(node)
         return freed
 
     def release(self, nodes: Sequence[Node]) -> None:
@@ -215,9 +250,15 @@ class WindowComponent:
         if node.start < position < node.end:
             self._cut(node, position - node.start)
 
+    def _join_above(self, node: Node) -> None:
+        assert node.parent is not None, "what was loosened or evicted is not the root"
+        self._join(node.parent)
+
     def _givable(self, node: Node, num_shared: int, row: IntArray) -> Iterator[tuple[Node, int, int]]:
         """Stretches of a tombstone for which the caller's row has window pages: (node, start, end)."""
         start, end = node.start, min(node.end, num_shared)
+        if row[start] == node.pages[0] * self._page_size:
+            return  # the row reads the tree's own slots here
         pages = row[start : end : self._page_size] // self._page_size
         known = (pages > 0) & (pages <= self._pool.num_pages)  # what is no page gives nothing, and is refused elsewhere
         has = np.concatenate(([0], self._pool.window_pages[np.where(known, pages, 0)] > 0, [0]))
@@ -248,7 +289,7 @@ class WindowComponent:
         self.evictable_tokens -= node.tokens.size
         self.protected_tokens += node.tokens.size
 
-    def _let_go(self, nodes: Iterator[Node]) -> None:
+    def _let_go(self, nodes: Iterable[Node]) -> None:
         for at in nodes:
             at.window.locks -= 1
             if at.window.locks == 0 and at.window.is_live:
