@@ -1,0 +1,129 @@
+"""An audit that finds nothing wrong on the window side is worth something only if it finds what is wrong."""
+
+import numpy as np
+import pytest
+from prefix_bench import Bench
+
+from kvstead.errors import AuditError
+from kvstead.model.window import Window
+
+# The tree below, window 2 pages:  ab -- cd -- ef -- gh    "ab" and "xy" are tombstones, two locks end behind "ef" and
+#                                    `- xy                  keep its windows; `live` is "gh", `dead` is "xy".
+
+
+def bury_a_live_node(_bench, live, _dead):
+    live.window.is_live = False
+
+
+def wake_a_tombstone(_bench, _live, dead):
+    dead.window.is_live = True
+
+
+def add_a_lock_to_an_unlocked_node(_bench, live, _dead):
+    live.window.locks += 1
+
+
+def add_a_lock_to_a_tombstone(_bench, _live, dead):
+    dead.window.locks = dead.locks + 1
+
+
+def add_a_lock_where_none_reaches(_bench, live, _dead):
+    live.parent.parent.window.locks += 1
+
+
+def forget_the_locks_of_a_node(_bench, live, _dead):
+    live.parent.window.locks = 0
+
+
+def count_locks_below_zero(_bench, live, _dead):
+    live.window.locks = -1
+
+
+def miscount_evictable(bench, _live, _dead):
+    bench.tree._window.evictable_tokens += 1
+
+
+def miscount_protected(bench, _live, _dead):
+    bench.tree._window.protected_tokens -= 1
+
+
+def miscount_tombstones(bench, _live, _dead):
+    bench.tree._window.tombstone_tokens += bench.page_size
+
+
+def swap_two_counters(bench, _live, _dead):
+    window = bench.tree._window
+    window.evictable_tokens, window.protected_tokens = window.protected_tokens, window.evictable_tokens
+
+
+def drop_a_node_from_the_queue(bench, live, _dead):
+    bench.tree._window._queue.discard(live)
+
+
+def queue_a_tombstone(bench, _live, dead):
+    bench.tree._window._queue.add(dead)
+
+
+def queue_a_locked_node(bench, live, _dead):
+    bench.tree._window._queue.add(live.parent)
+
+
+def queue_the_root(bench, _live, _dead):
+    bench.tree._window._queue.add(bench.tree.root)
+
+
+def free_a_window_behind_the_tree(bench, live, _dead):
+    bench.allocator.free_window_pages(live.pages[-1:])
+
+
+def free_a_locked_window_behind_the_tree(bench, live, _dead):
+    bench.allocator.free_window_pages(live.parent.pages[:1])
+
+
+def give_a_tombstone_a_window_behind_the_tree(bench, _live, dead):
+    other = bench.compute(bench.page_size)
+    bench.allocator.move_window(other, dead.pages[:1] * bench.page_size + np.arange(bench.page_size))
+
+
+def forget_a_mapping(bench, live, _dead):
+    bench.allocator.window_pages[live.pages[0]] = 0
+
+
+@pytest.mark.parametrize("page_size", [1, 2, 4])
+@pytest.mark.parametrize(
+    "damage",
+    [
+        bury_a_live_node,
+        wake_a_tombstone,
+        add_a_lock_to_an_unlocked_node,
+        add_a_lock_to_a_tombstone,
+        add_a_lock_where_none_reaches,
+        forget_the_locks_of_a_node,
+        count_locks_below_zero,
+        miscount_evictable,
+        miscount_protected,
+        miscount_tombstones,
+        swap_two_counters,
+        drop_a_node_from_the_queue,
+        queue_a_tombstone,
+        queue_a_locked_node,
+        queue_the_root,
+        free_a_window_behind_the_tree,
+        free_a_locked_window_behind_the_tree,
+        give_a_tombstone_a_window_behind_the_tree,
+        forget_a_mapping,
+    ],
+)
+def test_audit_sees_every_kind_of_window_damage(damage, page_size):
+    """A sound tree passes; one thing changed on its window side behind its back is reported."""
+    bench = Bench(24, page_size, window=Window(2 * page_size))
+    dead = bench.cache("abxy", dead=range(4)).node
+    live = bench.cache("abcdefgh", dead=range(2)).node
+    for _ in range(2):
+        bench.tree.lock(bench.match("abcdef").node)
+    assert bench.window_counts() == (4 * page_size, 2 * page_size, 4 * page_size)
+    assert (live.parent.window.locks, live.parent.parent.window.locks) == (2, 0)
+    bench.audit()
+    damage(bench, live, dead)
+    with pytest.raises(AuditError, match="other than by its own operations"):
+        bench.tree.audit()
