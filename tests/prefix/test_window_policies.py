@@ -1,0 +1,146 @@
+"""In which order windows go: each policy over the uses of the window side, which are fewer than those of the nodes."""
+
+import pytest
+from prefix_bench import Bench
+
+from kvstead.model.window import Window
+from kvstead.prefix import POLICIES, Evicted
+
+EVERY_POLICY = pytest.mark.parametrize("policy", sorted(POLICIES))
+
+
+def order_of(bench, words):
+    """The letters of `words` in the order in which their windows go; no node leaves for that."""
+    live, gone = "".join(bench.live(word) for word in words), ""
+    while bench.tree.window_evictable_tokens:
+        assert bench.tree.evict(0, 1).num_nodes == 0
+        bench.audit()
+        now = "".join(bench.live(word) for word in words)
+        gone += "".join(letter for letter, left in zip(live, now, strict=True) if letter != left)
+        live = now
+    return gone
+
+
+@pytest.mark.parametrize(
+    ("policy", "order"),
+    [
+        ("lru", "abcd"),
+        ("mru", "dcba"),
+        ("fifo", "badc"),
+        ("filo", "cdab"),
+        ("lfu", "dbca"),
+        ("slru", "dabc"),
+        ("priority", "adbc"),
+    ],
+)
+def test_policies_choose_windows_as_their_names_say(policy, order):
+    """Four leaves: made b a d c, matched a a b c, last used a b c d (`d` by inserting it again), priorities 0 1 2 0."""
+    bench = Bench(8, policy=policy, window=Window(1))
+    for word, priority in (("b", 1), ("a", 0), ("d", 0), ("c", 2)):
+        bench.cache(word, priority=priority)
+    for word in "aabc":
+        bench.match(word)
+    bench.cache("d")
+    assert order_of(bench, ["a", "b", "c", "d"]) == order
+    assert bench.tree.evictable_tokens == 4
+
+
+@EVERY_POLICY
+@pytest.mark.parametrize("page_size", [1, 2, 4])
+@pytest.mark.parametrize("is_chunked", [False, True])
+def test_window_next_to_the_root_goes_first_among_equals(policy, page_size, is_chunked):
+    """Of a key inserted at once the windows go from the root on, whatever the policy, cut by a lock or not."""
+    for num_locks in range(2):
+        bench = Bench(8, page_size, policy=policy, window=Window(page_size, is_chunked))
+        node = bench.cache("abcdefgh").node
+        for _ in range(num_locks):
+            bench.tree.lock(node)
+            bench.tree.unlock(node)
+        assert order_of(bench, ["abcdefgh"]) == "abcdefgh"
+
+
+@pytest.mark.parametrize(
+    ("policy", "order"),
+    [
+        ("lru", "abghefcd"),
+        ("mru", "cdefghab"),
+        ("fifo", "abcdefgh"),
+        ("filo", "ghefcdab"),
+        ("lfu", "abghefcd"),
+        ("slru", "abghefcd"),
+        ("priority", "abghefcd"),
+    ],
+)
+def test_use_refreshes_what_the_end_needs(policy, order):
+    """Of a key in four nodes made one after another, matches of its third, second, second node use each one alone."""
+    bench = Bench(8, policy=policy, window=Window(2))
+    tokens, row = bench.tokens("abcdefgh"), bench.compute(8)
+    for end in (2, 4, 6, 8):
+        bench.tree.insert(tokens[:end], row[:end])
+    for word in ("abcdef", "abcd", "abcd"):
+        assert bench.match(word).num_tokens == len(word)
+    assert order_of(bench, ["abcdefgh"]) == order
+
+
+def test_node_that_a_window_reaches_into_is_used_whole():
+    """A use is noted for whole nodes, the one in which the window begins included; a lock cuts that one."""
+    bench = Bench(10, window=Window(3))
+    upper, lower = bench.cache("abcd").node, bench.cache("abcdef").node
+    assert lower.parent is upper
+    for lock, uses in ((lambda _: None, [1, 1]), (bench.tree.lock, [1, 2, 2])):
+        lock(lower)
+        bench.match("abcdef")
+        nodes = sorted(bench.tree.root.below(), key=lambda node: node.end)
+        assert [node.window.hits for node in nodes] == uses
+        assert [node.hits for node in nodes] == [max(uses)] * len(nodes)
+    assert [node.end for node in nodes] == [3, 4, 6]
+
+
+def test_use_of_a_window_is_not_the_use_of_a_node():
+    """Matches of a long key keep its whole path from leaving, but the windows near the root age all the same."""
+    bench = Bench(12, window=Window(2))
+    bench.cache("ab")
+    bench.cache("abcdefgh")
+    bench.cache("xy")
+    bench.match("abcdefgh")
+    assert bench.tree.evict(0, 2) == Evicted(0, 0, 2, 2)
+    assert (bench.live("abcdefgh"), bench.live("xy")) == ("..cdefgh", "xy")
+    assert bench.tree.evict(1).num_tokens == 2
+    assert (bench.live("abcdefgh"), bench.live("xy")) == ("..cdefgh", "")
+    bench.audit()
+
+
+@pytest.mark.parametrize(
+    ("policy", "order"),
+    [
+        ("lru", "xabcdyz"),
+        ("mru", "yzabcdx"),
+        ("fifo", "abcdxyz"),
+        ("filo", "yzxabcd"),
+        ("lfu", "yzxabcd"),
+        ("slru", "yzxabcd"),
+        ("priority", "yzxabcd"),
+    ],
+)
+def test_halves_of_a_split_node_remember(policy, order):
+    """Both halves of a node that is split keep its age, its uses, its hits and its priority."""
+    bench = Bench(11, policy=policy, window=Window(1))
+    bench.cache("abcd", priority=2)
+    bench.cache("x", priority=1)
+    for word in ("x", "abcd", "abcd"):
+        bench.match(word)
+    bench.cache("abyz")
+    gone = order_of(bench, ["abcd", "x", "abyz"])  # "a" and "b" appear in two words
+    assert "".join(dict.fromkeys(gone)) == order
+
+
+def test_revived_window_is_as_old_as_its_node():
+    """A window revived outside what the end needs was used when its node was, as if it had never been gone."""
+    bench = Bench(20, window=Window(2))
+    bench.cache("ab", dead=range(2))
+    bench.cache("abcd", dead=range(4))
+    bench.cache("xy")
+    bench.cache("abcdmn", dead=range(4))
+    assert bench.live("abcdmn") == "....mn"
+    bench.cache("abcd")
+    assert order_of(bench, ["abcdmn", "xy"]) == "xyabmncd"
