@@ -6,7 +6,7 @@ from free_list_model import ORDERS
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kvstead.errors import AuditError, DoubleFree, InvalidSize
+from kvstead.errors import AuditError, DoubleFree, InvalidSize, MisalignedSegment
 from kvstead.kernels import host
 from kvstead.pages import FreeList
 from kvstead.pages.queues import PageRing
@@ -258,3 +258,24 @@ def test_bytes_a_page(order, bytes_a_page):
     queue = [free._queue._words] if order == "lowest" else [free._queue._ring]
     num_bytes = sum(array.nbytes for array in (free.table.state, free.table.owner, *queue))
     assert num_bytes == pytest.approx(100_000 * bytes_a_page, rel=0.02)
+
+
+@pytest.mark.parametrize("order", ORDERS)
+@pytest.mark.parametrize(
+    ("last", "error"), [(ints(8, 9), DoubleFree), (ints(13), MisalignedSegment), (ints(20), DoubleFree)]
+)
+def test_segments_are_parked_all_or_none(order, last, error):
+    """Pages of two: each segment's pages come back as they were named; with one bad segment all stay live."""
+    free = FreeList(10, order)
+    free.take(8)
+    with pytest.raises(error):
+        free.park_segments([ints(8, 9, 2, 3), ints(6, 7), last], 2)
+    assert free.table.state[1:9].tolist() == [host.LIVE] * 8
+    assert (free.table.num_live, free.num_parked) == (8, 0)
+    parked = free.park_segments([ints(8, 9, 2, 3), ints(6)], 2)
+    assert [pages.tolist() for pages in parked] == [[4, 1], [3]]
+    assert (free.table.num_live, free.num_parked) == (5, 3)
+    for pages in parked:
+        free.unpark(pages)
+    free.audit()
+    assert free.num_free == 5
