@@ -142,8 +142,9 @@ class Allocator(ABC):
         """Park and unpark; a subclass may know a shorter way."""
         free_group.end(self._park(slots))
 
+    @abstractmethod
     def _give_segment(self, slots: IntArray) -> None:
-        free_group.end(self._park_segments((slots,)))
+        """Give the pages of one such stretch back, by the shortest way."""
 
     def _segment(self, slots: Integers, start_pos: int) -> IntArray:
         if start_pos < 0 or start_pos % self.page_size:
