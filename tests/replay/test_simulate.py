@@ -1,5 +1,7 @@
 """The replay on a scheduler: clock, counts, memory over time."""
 
+from itertools import count
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -10,7 +12,7 @@ from trace_strategies import make_trace_of, traces
 from kvstead.engine import Request, Scheduler
 from kvstead.replay.cost import FixedCost
 from kvstead.replay.records import TIMELINE_COLUMNS, Recorder
-from kvstead.replay.simulate import CostRunner, Replay
+from kvstead.replay.simulate import CostRunner, Replay, Stopwatch
 from tiny_model import TOKEN_BYTES, tiny_manager
 
 LIMITS = st.fixed_dictionaries(
@@ -190,3 +192,23 @@ def test_timeline_thins_out(num_steps):
     gaps = np.diff(clocks)
     assert gaps.min() > 0
     assert max(gaps.max(), num_steps - clocks[-1]) <= max(1, num_steps / 1_000)
+
+
+@pytest.mark.parametrize("outer", ["peek", "growth", "extend", "decode", "commit", "finish", "retract"])
+def test_memory_time_is_that_inside_the_manager_once(outer, monkeypatch):
+    """A method that calls another counts the time from its own start to its end; outside of them none passes."""
+    clock = count()
+    monkeypatch.setattr("kvstead.replay.simulate.time.perf_counter", lambda: float(next(clock)))
+
+    class Manager:
+        def __getattr__(self, name):
+            return lambda: name
+
+    manager = Manager()
+    manager.match = lambda: [manager.append()]
+    watch = Stopwatch(manager)
+    assert getattr(manager, outer)() == outer
+    assert watch.seconds == 1
+    next(clock)
+    manager.match()  # begins, `append` begins and ends, ends
+    assert watch.seconds == 1 + 3

@@ -24,6 +24,7 @@ from kvstead.replay.records import Recorder, ReplayResult
 from kvstead.replay.trace import Trace
 
 _STEPS_BETWEEN_REPORTS = 256
+_TIMED = ("match", "peek", "growth", "extend", "decode", "commit", "cache", "append", "finish", "retract", "abort")
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +59,7 @@ class Stopwatch:
 
     def __init__(self, manager: KVCacheManager) -> None:
         self.seconds = 0.0
-        for name in ("match", "peek", "extend", "decode", "commit", "cache", "append", "finish", "retract", "abort"):
+        for name in _TIMED:
             setattr(manager, name, self._timed(getattr(manager, name)))
 
     def _timed(self, method: Callable[..., Any]) -> Callable[..., Any]:
