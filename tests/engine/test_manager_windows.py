@@ -59,11 +59,19 @@ class WindowMachine(ManagerMachine):
     def peek(self, tokens, space):
         """A look tells what can be gone on from, and what could be had of both sides beside it."""
         model = self.model
-        model.reclaim()
         cached = model.usable(space, tokens[:-1])
         prefixes = model.prefixes(space, tokens, cached)
         needed = prefixes[model.needed_from(cached) // model.page_size :]
-        assert self.manager.peek(tokens, namespace=space) == (cached, model.room(prefixes), model.window_room(needed))
+        seen = self.manager.peek(tokens, namespace=space)
+        for number, row in model.rows.items():  # how much of the tree's windows a row lets go for a look is left open
+            start = int(self.manager.window_start[number])
+            assert row.window_start <= start <= max(row.window_start, model.frontier(row))
+            model.move_to(row, start)
+        assert seen == (cached, model.room(prefixes), model.window_room(needed))
+        if seen.window_room == 0:
+            model.reclaim()
+            assert model.window_room(needed) == 0
+            self.manager.window_room()
 
     @rule()
     def count_window_room(self):

@@ -51,7 +51,10 @@ class Lease(NamedTuple):
 
 
 class Peek(NamedTuple):
-    """What `peek` sees: cached tokens, and the pages of each side that could be had beside them."""
+    """What `peek` sees: cached tokens, and the pages of each side that could be had beside them.
+
+    window_room may miss what running rows could only let go in crumbs, but is 0 only if there is none.
+    """
 
     num_cached: int
     room: int
@@ -135,10 +138,10 @@ class KVCacheManager:
         To the eviction policy this is a use of the prefix, as a match is.
         """
         if not self.prefix_cache:
-            return Peek(0, self.room(), self.window_room())
+            return self._peek(0)
         match = self.tree.match(token_ids(tokens)[:-1], namespace=namespace)
         self.tree.lock(match.node)
-        seen = Peek(match.num_tokens, self.room(), self.window_room())
+        seen = self._peek(match.num_tokens)
         self.tree.unlock(match.node)
         return seen
 
@@ -402,12 +405,20 @@ class KVCacheManager:
             "once."
         )
 
+    def _peek(self, num_cached: int) -> Peek:
+        if self._windows is None:
+            return Peek(num_cached, self.room(), 0)
+        self._windows.reclaim_some()
+        return Peek(num_cached, self.room(), self._windows.room())
+
     def _unlock(self, row: int) -> None:
         """Give back the row's lock, as far as its window has not done so already."""
         self.tree.unlock(self._node[row], window_from=int(self._windows.start[row]) if self._windows else None)
 
     def _make_room(self, num_pages: int, rows: IntArray) -> bool:
         """Let the rows go on to where they are, and evict what it takes beside that; False, and nothing is evicted."""
+        if num_pages == 0:
+            return True
         num_tokens = num_pages * self.page_size
         short = num_tokens - self._available()
         short_window = 0

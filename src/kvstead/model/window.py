@@ -65,8 +65,9 @@ class Window:
         is no token.
         """
         if isinstance(lengths, np.ndarray):
-            opened = np.maximum(lengths - 1, 0) // self.span * self.span
-            live: npt.NDArray[np.int64] = lengths - opened if self.is_chunked else np.minimum(lengths, self.span)
+            live: npt.NDArray[np.int64] = np.minimum(lengths, self.span)
+            if self.is_chunked:
+                live = lengths - np.maximum(lengths - 1, 0) // self.span * self.span
             return live
         return lengths - max(lengths - 1, 0) // self.span * self.span if self.is_chunked else min(lengths, self.span)
 

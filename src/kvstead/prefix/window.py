@@ -81,7 +81,10 @@ class WindowComponent:
 
     def cuts(self, pages: IntArray) -> list[int]:
         """A node is live as a whole or dead as a whole."""
-        return (np.flatnonzero(np.diff(self._pool.window_pages[pages] > 0)) + 1).tolist()
+        has = self._pool.window_pages[pages] > 0
+        if np.count_nonzero(has) in {0, has.size}:
+            return []
+        return (np.flatnonzero(has[1:] != has[:-1]) + 1).tolist()
 
     def adopt(self, leaf: Node) -> None:
         """Count a leaf, all of whose pages are alike."""
@@ -177,8 +180,8 @@ class WindowComponent:
         chosen: list[Node] = []
         wanted = num_tokens
         while wanted > 0 and (node := self._queue.pop()) is not None:
-            # Not finer than a window, or a path would fall into pieces of a page.
-            part = max(wanted, self._window.span)
+            # Not finer than two windows, or a path would fall into pieces of a page.
+            part = max(wanted, 2 * self._window.span)
             part += -part % self._page_size
             if part < node.tokens.size:
                 upper = self._cut(node, part)
