@@ -86,7 +86,7 @@ class WindowMachine(ManagerMachine):
         new_pages = sum(
             model.pages_for(end) - model.pages_for(row.length) for row, end in zip(rows, lengths, strict=True)
         )
-        for row in rows:
+        for row in rows if new_pages else ():
             model.slide(row, is_exact=False)
         if new_pages > model.window_room():
             model.reclaim()

@@ -46,10 +46,13 @@ class WindowModel(ManagerModel):
     def slide(self, row, *, is_exact):
         """The row's window moves on; inside of what the tree has only if every page counts."""
         frontier = self.frontier(row)
-        if frontier < row.protected and not is_exact:
-            return
+        if frontier >= row.protected or is_exact:
+            self.move_to(row, max(row.window_start, frontier))
+
+    def move_to(self, row, start):
+        """The row's window begins at `start` from now on."""
         before = len(self.own_windows(row))
-        row.window_start = max(row.window_start, frontier)
+        row.window_start = start
         self.give_windows(before - len(self.own_windows(row)))
 
     def reclaim(self):

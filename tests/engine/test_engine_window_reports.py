@@ -11,16 +11,15 @@ from tiny_model import tiny_manager, tiny_window_layout
 
 SPANS = pytest.mark.parametrize("span", range(1, 10))
 PAGE_SIZES = pytest.mark.parametrize("page_size", [1, 2, 4, 8])
-KINDS = pytest.mark.parametrize(
-    "kind", [{}, {"chunked": True}, {"pure": True}, {"chunked": True, "pure": True}], ids=str
-)
+KINDS = pytest.mark.parametrize("kind", [{}, {"chunked": True}, {"pure": True}], ids=str)
 RUNNERS = pytest.mark.parametrize("make_runner", [FakeRunner, LateRunner])
 OTHER = 99  # a token that no prompt has
 
 
 def windowed(num_slots, num_window_slots, page_size, span, *, kind=None, **options):
     """A manager of a model with windows; if all its layers have one, with as many names as it takes."""
-    options["layout"] = tiny_window_layout(span, **(kind or {}))
+    layout = tiny_window_layout(span, **(kind or {}))
+    options = {"layout": layout, "max_requests": 6, "max_length": 128, **options}
     if kind and kind.get("pure"):
         return tiny_manager(num_window_slots, page_size, **options)
     return tiny_manager(num_slots, page_size, num_window_slots=num_window_slots, **options)
@@ -63,14 +62,14 @@ def let_go(manager):
     manager.window_room()
 
 
-def assert_all_comes_back(manager):
+def assert_all_comes_back(manager, *, is_audited=True):
     """Without a running request both sides are free or evictable; once flushed, free."""
-    manager.audit()
+    if is_audited:
+        manager.audit()
     assert manager.table.live_rows().size == 0
     assert manager.tree.protected_tokens == manager.tree.window_protected_tokens == 0
     assert manager.flush()
     assert free_slots(manager) == (manager.num_slots, manager.num_window_slots)
-    manager.audit()
 
 
 # The frontier of what a row has given back, and the boundary of what it caches
@@ -86,7 +85,7 @@ def test_frontier_of_freed_windows_reaches_the_end_of_what_is_cached(span, page_
         tokens = prompt_of(length)
         boundary = floor(length, page_size)
         frontier = needed_from(manager, boundary)
-        for is_short in (False, True):
+        for is_short in (False, True) if length % 8 == 1 else (True,):
             row = open_row(manager, tokens)
             if is_short:
                 let_go(manager)
@@ -97,7 +96,7 @@ def test_frontier_of_freed_windows_reaches_the_end_of_what_is_cached(span, page_
             assert manager.tree.num_tombstone_tokens == boundary - kept
             assert found(manager, tokens) == boundary
             assert used_slots(manager) == (boundary, kept)
-            assert_all_comes_back(manager)
+            assert_all_comes_back(manager, is_audited=length % 8 == 1)
 
 
 @KINDS
@@ -165,7 +164,7 @@ def test_slots_freed_by_the_window_are_cached_where_every_layer_slides(span, pag
             assert used_slots(manager)[1] == len(live)
             for end in range(1, length + 1):
                 assert found(manager, tokens[:end]) == restorable(manager, live, min(end, boundary))
-            assert_all_comes_back(manager)
+            assert_all_comes_back(manager, is_audited=length % 4 == 0)
 
 
 @RUNNERS
@@ -440,8 +439,8 @@ def test_window_pages_are_recycled_while_a_step_still_reads_them(span, page_size
 
 
 @pytest.mark.parametrize("page_size", [1, 2, 4])
-@pytest.mark.parametrize("span", range(1, 10))
-@pytest.mark.parametrize("kind", [{}, {"pure": True}, {"chunked": True}], ids=str)
+@pytest.mark.parametrize("span", [1, 2, 3, 4, 6, 9])
+@KINDS
 def test_window_that_falls_behind_is_handed_on_while_it_is_read(span, page_size, kind):
     """With a step under way on a slow device, tight windows go from row to row only when no step reads them."""
     num_pages = 3 * (-(-span // page_size) + 2)
