@@ -54,10 +54,10 @@ def test_match_ends_at_a_dead_window(page_size, is_chunked):
 
 
 @PAGE_SIZES
-@pytest.mark.parametrize("ends", [(4, 8, 12), (12,)])
-def test_window_pool_exhausted_while_the_full_pool_has_room(page_size, ends):
+@pytest.mark.parametrize(("ends", "num_window_pages"), [((4, 8, 12), 4), ((12,), 2)])
+def test_window_pool_exhausted_while_the_full_pool_has_room(page_size, ends, num_window_pages):
     """Room on the window side comes from the window nearest the root; no full slot goes, and the end still matches."""
-    bench = Bench(64, page_size, window=Window(4 * page_size), num_window_pages=16)
+    bench = Bench(64, page_size, window=Window(num_window_pages * page_size), num_window_pages=16)
     tokens, row = bench.tokens("abcdefghijkl"), bench.compute(12 * page_size)
     for end in ends:
         bench.tree.insert(tokens[: end * page_size], row[: end * page_size])

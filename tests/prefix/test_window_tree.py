@@ -3,6 +3,7 @@ import itertools
 import numpy as np
 import pytest
 from prefix_bench import Bench
+from window_tree_model import PIECE
 
 from kvstead.errors import (
     AuditError,
@@ -118,32 +119,33 @@ def test_lock_on_tombstones():
 
 @PAGE_SIZES
 def test_windows_alone_go_in_pieces_of_a_window(page_size):
-    """A wish for a token takes one window of a long node, rounded to pages; a big wish takes no more than that over."""
-    bench = Bench(20, page_size, window=Window(3 * page_size))
-    word = "abcdefghijklmnopqrst"
+    """A wish for a token takes a piece of a long node; a bigger wish takes what it says, in whole pages."""
+    bench = Bench(60, page_size, window=Window(3 * page_size))
+    word = "".join(chr(1000 + i) for i in range(60))
     bench.cache(word)
     assert bench.tree.evict(0, 0) == Evicted(0, 0)
-    for num_tokens, num_pages in ((1, 3), (3 * page_size, 3), (4 * page_size + 1, 5), (1, 3)):
+    piece = 3 * PIECE
+    for num_tokens, num_pages in ((1, piece), (piece * page_size, piece), (10 * page_size + 1, 11), (1, piece)):
         before = bench.live(word).count(".")
         gone = bench.tree.evict(0, num_tokens)
         assert gone == Evicted(0, 0, num_pages * page_size, num_pages * page_size)
         assert bench.live(word) == "." * (before + num_pages) + word[before + num_pages :]
         bench.audit()
-    assert bench.tree.evict(0, 10_000).num_window_tokens == 6 * page_size
+    assert bench.tree.evict(0, 10_000).num_window_tokens == (49 - 3 * piece) * page_size
     assert bench.tree.evict(0, 1) == Evicted(0, 0)
-    assert bench.tree.evictable_tokens == 20 * page_size
+    assert bench.tree.evictable_tokens == 60 * page_size
 
 
 @PAGE_SIZES
 def test_full_nodes_count_for_the_window_side(page_size):
     """Windows that go with whole nodes count towards the wish; only what is still short makes tombstones."""
-    bench = Bench(12, page_size, window=Window(2 * page_size))
+    bench = Bench(12, page_size, window=Window(page_size))
     for word in ("abcd", "efgh", "ijkl"):
         bench.cache(word, dead=[0])
     gone = bench.tree.evict(1, 3 * page_size)
     assert gone == Evicted(3 * page_size, 1, 3 * page_size, 0)
     assert (bench.live("abcd"), bench.live("efgh"), bench.live("ijkl")) == (".", ".fgh", ".jkl")
-    gone = bench.tree.evict(1, 4 * page_size)
+    gone = bench.tree.evict(1, 5 * page_size)
     assert gone == Evicted(page_size, 1, 5 * page_size, 5 * page_size)
     assert (bench.live("abcd"), bench.live("efgh"), bench.live("ijkl")) == ("", "....", "...l")
     bench.audit()
@@ -155,8 +157,8 @@ def test_paths_stay_short(page_size):
     bench = Bench(200, page_size, window=Window(page_size))
     word = "".join(chr(1000 + i) for i in range(100))
     bench.cache(word)
-    for num_gone in range(1, 101):
-        assert bench.tree.evict(0, 1).num_tombstoned == page_size
+    for num_gone in range(PIECE, 101, PIECE):
+        assert bench.tree.evict(0, 1).num_tombstoned == PIECE * page_size
         assert len(list(bench.tree.root.below())) <= num_gone / 4 + 3
     bench.cache(word)
     assert bench.live(word) == word

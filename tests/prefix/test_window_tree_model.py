@@ -3,7 +3,7 @@ import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
-from window_tree_model import WindowTreeModel
+from window_tree_model import PIECE, WindowTreeModel
 
 from kvstead.allocators import SWAAllocator
 from kvstead.errors import LockUnderflow, OpenGroup
@@ -177,8 +177,8 @@ class WindowTreeMachine(RuleBasedStateMachine):
         assert all(self.model.pages[key].is_live for key in kept)
         if num_tokens == 0:
             assert gone.num_nodes == 0
-        one_window = -(-self.model.span // self.page_size) * self.page_size
-        assert gone.num_tombstoned < max(1, num_window_tokens + one_window)
+        piece = -(-PIECE * self.model.span // self.page_size) * self.page_size
+        assert gone.num_tombstoned < max(1, num_window_tokens + piece)
 
     @rule()
     def evict_in_a_group(self):

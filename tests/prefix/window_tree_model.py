@@ -6,6 +6,7 @@ from dataclasses import dataclass, field, replace
 
 from kvstead.prefix import Evicted
 
+PIECE = 2  # windows that go at least, if a node has more than is wanted
 LONGEST_JOIN = 8  # windows
 Key = tuple  # (namespace, token, token, ...): a prefix that ends on a page boundary
 
@@ -245,13 +246,13 @@ class WindowTreeModel:
         return [node for node in self.nodes() if node[-1] not in parents and not self.is_locked(node[-1])]
 
     def evict_windows(self, wanted):
-        """Windows go in the policy's order, root side first; of a long node no more than is wanted, or one window."""
+        """Windows go in the policy's order, root side first; of a long node no more than is wanted, or a piece."""
         freed, victims = 0, []
         waiting = [n for n in self.nodes() if self.pages[n[-1]].is_live and not self.num_window_locks(n[-1])]
         waiting.sort(key=lambda node: (*self.pages[node[-1]].window.rank(self.policy), len(node[-1])))
         while freed < wanted and waiting:
             node = waiting.pop(0)
-            num_pages = -(-max(wanted - freed, self.span) // self.page_size)
+            num_pages = -(-max(wanted - freed, PIECE * self.span) // self.page_size)
             victim = node[:num_pages]
             self.ends.add(victim[-1])
             for key in victim:
