@@ -22,7 +22,7 @@ from kvstead.kernels import rows as row_kernels
 from kvstead.kernels.jit import IntArray
 
 _NEVER = 2**62  # tokens
-_PIECES_A_WINDOW = 4
+_PIECES_A_WINDOW = 2
 
 if TYPE_CHECKING:
     from kvstead.engine.manager import KVCacheManager

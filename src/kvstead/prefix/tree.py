@@ -292,8 +292,9 @@ class PrefixTree:
         if parent is None or upper.pins or len(upper.children) != 1:
             return
         (lower,) = upper.children.values()
-        if not all(component.is_joinable(upper, lower) for component in self._components):
-            return
+        for component in self._components:
+            if not component.is_joinable(upper, lower):
+                return
         lower.tokens = np.concatenate((upper.tokens, lower.tokens))
         lower.access, lower.hits = upper.access, max(upper.hits, lower.hits)
         lower.priority = max(upper.priority, lower.priority)
