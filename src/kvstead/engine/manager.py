@@ -14,7 +14,6 @@ Layers with a window have a side of their own in all this: `kvstead.engine.windo
 from __future__ import annotations
 
 from contextlib import AbstractContextManager
-from typing import NamedTuple, NoReturn
 
 import numpy as np
 import torch
@@ -22,12 +21,13 @@ from numpy.typing import NDArray
 
 from kvstead.allocators import SWAAllocator
 from kvstead.engine.books import audit_ownership
+from kvstead.engine.lease import Lease, Peek
 from kvstead.engine.memory import MemoryRequest, plan_memory
 from kvstead.engine.request import token_ids
+from kvstead.engine.row_tokens import RowTokens
 from kvstead.engine.stats import MemoryStats, SideStats
 from kvstead.engine.windows import RowWindows
 from kvstead.errors import InvalidSize, RowOverflow
-from kvstead.kernels import rows as row_kernels
 from kvstead.kernels.arrays import Integers, to_device, to_host
 from kvstead.kernels.jit import IntArray
 from kvstead.model import BOUNDED, ModelLayout
@@ -36,29 +36,6 @@ from kvstead.pools import KVPool, RequestTable
 from kvstead.prefix import Evicted, Namespace, Node, PrefixTree
 
 _NO_NAMESPACE = Namespace()
-
-
-class Lease(NamedTuple):
-    """What `match` hands out: the request's row, and how many of its tokens the cache already held.
-
-    num_dead: tokens behind those whose full-attention slots are cached, but which cannot be gone on from, because their
-    window slots are gone.
-    """
-
-    row: int
-    num_cached: int
-    num_dead: int = 0
-
-
-class Peek(NamedTuple):
-    """What `peek` sees: cached tokens, and the pages of each side that could be had beside them.
-
-    window_room may miss what running rows could only let go in crumbs, but is 0 only if there is none.
-    """
-
-    num_cached: int
-    room: int
-    window_room: int
 
 
 class KVCacheManager:
@@ -94,11 +71,8 @@ class KVCacheManager:
         storage: bool = True,
         device: str | torch.device = "cpu",
     ) -> None:
-        row_slots = max_requests * -(-max_length // max(page_size, 1)) * page_size
-        self.plan = plan_memory(
-            layout,
-            MemoryRequest(num_bytes, num_slots, num_window_slots, window_ratio, expected_length, page_size, row_slots),
-        )
+        asked = MemoryRequest(num_bytes, num_slots, num_window_slots, window_ratio, expected_length, page_size)
+        self.plan = plan_memory(layout, asked, max_requests, max_length)
         self.layout = layout
         self.page_size = page_size
         self.num_slots, self.token_bytes = self.plan.num_slots, self.plan.token_bytes
@@ -115,9 +89,8 @@ class KVCacheManager:
         if storage and self.window is not None:
             self.window_pool = KVPool(layout, self.num_window_slots, page_size, kinds=BOUNDED, device=device)
         self.prefix_cache = prefix_cache
-        self.tokens = np.empty((max_requests + 1, max_length + 1), dtype=np.int32)
-        self.num_tokens: IntArray = np.zeros(max_requests + 1, dtype=np.int64)
-        self.computed: IntArray = np.zeros(max_requests + 1, dtype=np.int64)
+        self._tokens = RowTokens(self.table)
+        self.num_tokens, self.computed = self._tokens.known, self._tokens.computed
         self.protected: IntArray = np.zeros(max_requests + 1, dtype=np.int64)
         self._windows: RowWindows | None = None
         self._available = self.allocator.available_size
@@ -128,7 +101,6 @@ class KVCacheManager:
         self._node: list[Node] = [self.tree.root] * (max_requests + 1)
         self._namespace: list[Namespace] = [_NO_NAMESPACE] * (max_requests + 1)
         self.num_released = 0
-        self.evicted = Evicted(0, 0)
 
     # Growing
 
@@ -162,13 +134,12 @@ class KVCacheManager:
         if taken is None:
             return None
         row = int(taken[0])
-        self.tokens[row, : ids.size] = ids
-        self.num_tokens[row] = ids.size
+        self._tokens.open(row, ids)
         self._owner[row] = owner
         self._namespace[row] = namespace
         node, cached, found = self.tree.root, 0, 0
         if self.prefix_cache:
-            match = self.tree.match(self.tokens[row, : ids.size - 1], namespace=namespace)
+            match = self.tree.match(self._tokens.ids[row, : ids.size - 1], namespace=namespace)
             node, cached, found = match.node, match.num_tokens, match.num_found
             self.table.append(row, self.tree.slots(node))
         self.tree.lock(node)
@@ -220,33 +191,14 @@ class KVCacheManager:
         what is allocated and known, a row named twice, or other numbers of lengths and tokens than rows; `RequestError`
         for an id out of range; `StaleRow`.
         """
-        which, ends, sampled = to_host(rows), to_host(lengths), to_host(next_tokens)
-        if not which.size == ends.size == sampled.size:
-            raise InvalidSize(
-                f"{which.size} rows come with {ends.size} lengths and {sampled.size} tokens. Give each row one of both."
-            )
-        table = self.table
-        bad = row_kernels.commit_rows(
-            table.states, table.lengths, self.computed, self.tokens, self.num_tokens, which, ends, sampled
-        )
-        if bad >= 0:
-            self._refuse_commit(int(which[bad]), int(ends[bad]), sampled[bad:])
+        self._tokens.commit(to_host(rows), to_host(lengths), to_host(next_tokens))
 
     def append(self, row: int, tokens: Integers) -> None:
         """Note token ids that are known behind the row's last one, as when speculative decoding accepts some.
 
         Raises `StaleRow`, `RowOverflow`.
         """
-        self.table.require_live(row)
-        if not len(tokens):
-            return
-        ids = token_ids(tokens)
-        start = int(self.num_tokens[row])
-        end = start + ids.size
-        if end > self.table.width:
-            raise RowOverflow(f"row {row} cannot hold {end} tokens; rows have {self.table.width}. End it there.")
-        self.tokens[row, start:end] = ids
-        self.num_tokens[row] = end
+        self._tokens.append(row, tokens)
 
     def cache(self, row: int) -> None:
         """Hand the row's computed whole pages to the prefix tree; the row goes on reading them, locked.
@@ -260,7 +212,7 @@ class KVCacheManager:
         if not self.prefix_cache or end <= start:
             return
         own = self.table.read(row, 0, end)
-        inserted = self.tree.insert(self.tokens[row, :end], own, namespace=self._namespace[row])
+        inserted = self.tree.insert(self._tokens.ids[row, :end], own, namespace=self._namespace[row])
         self.tree.lock(inserted.node)
         self._unlock(row)
         self._node[row] = inserted.node
@@ -292,7 +244,8 @@ class KVCacheManager:
         self.allocator.free_segment(self.table.read(row, start), start_pos=start)
         self._unlock(row)
         self._node[row] = self.tree.root
-        self.num_tokens[row] = self.computed[row] = self.protected[row] = 0
+        self._tokens.close(row)
+        self.protected[row] = 0
         self.table.give(row)
         self.num_released += 1
 
@@ -343,6 +296,11 @@ class KVCacheManager:
         return self._windows.allocator.window_slots(slots)
 
     @property
+    def evicted(self) -> Evicted:
+        """All that was evicted so far."""
+        return self.tree.evicted
+
+    @property
     def window_start(self) -> IntArray:
         """By row, the first position whose window slot is still held; the positions below it are never read again."""
         return self._windows.start if self._windows else self.protected
@@ -388,22 +346,11 @@ class KVCacheManager:
 
     def known_tokens(self, row: int) -> NDArray[np.int32]:
         """The row's token ids so far, prompt and output: int32[*], a copy. Raises `StaleRow`."""
-        self.table.require_live(row)
-        return self.tokens[row, : self.num_tokens[row]].copy()
+        return self._tokens.read(row)
 
     def lock_of(self, row: int) -> Node:
         """The tree node up to which the row's prefix is locked (the root if none of it is shared)."""
         return self._node[row]
-
-    def _refuse_commit(self, row: int, end: int, sampled: IntArray) -> NoReturn:
-        self.table.require_live(row)
-        if end == self.num_tokens[row]:
-            token_ids(sampled[:1])  # raises when it was the id
-        raise InvalidSize(
-            f"row {row} cannot be computed up to {end}: it is computed up to {self.computed[row]}, holds "
-            f"{self.table.lengths[row]} slots and {self.num_tokens[row]} known tokens. Commit steps in order, each row "
-            "once."
-        )
 
     def _peek(self, num_cached: int) -> Peek:
         if self._windows is None:
@@ -430,17 +377,8 @@ class KVCacheManager:
         if short > self.tree.evictable_tokens:
             return False
         if short > 0 or short_window > 0:
-            self._count(self.tree.evict(max(short, 0), max(short_window, 0)))
+            self.tree.evict(max(short, 0), max(short_window, 0))
         return True
-
-    def _count(self, evicted: Evicted) -> None:
-        before = self.evicted
-        self.evicted = Evicted(
-            before.num_tokens + evicted.num_tokens,
-            before.num_nodes + evicted.num_nodes,
-            before.num_window_tokens + evicted.num_window_tokens,
-            before.num_tombstoned + evicted.num_tombstoned,
-        )
 
     def _new_pages(self, row: int, length: int) -> int:
         """Pages that a row takes to grow to `length` slots."""

@@ -63,11 +63,13 @@ class MemoryRequest:
     window_ratio: float | None
     expected_length: int | None
     page_size: int
-    row_slots: int
 
 
-def plan_memory(layout: ModelLayout, asked: MemoryRequest) -> MemoryPlan:
-    """Sizes for what is asked. Raises `InvalidSize` for contradictions, `LayoutError` for what cannot be managed."""
+def plan_memory(layout: ModelLayout, asked: MemoryRequest, max_requests: int, max_length: int) -> MemoryPlan:
+    """Sizes for what is asked, and for so many rows of so many tokens.
+
+    Raises `InvalidSize` for contradictions, `LayoutError` for what cannot be managed.
+    """
     if CacheKind.STATE in layout.kinds or CacheKind.CROSS in layout.kinds or not layout.kinds:
         raise LayoutError(
             f"{layout.name} caches {', '.join(layout.kinds) or 'nothing'}; the manager holds entries per token, of "
@@ -86,10 +88,10 @@ def plan_memory(layout: ModelLayout, asked: MemoryRequest) -> MemoryPlan:
             f"{layout.name} keeps {' and '.join(layout.kinds)} entries only, so there is nothing to divide. Leave out "
             "num_window_slots, window_ratio and expected_length."
         )
-    return _one_side(layout, asked)
+    return _one_side(layout, asked, max_requests * -(-max_length // asked.page_size) * asked.page_size)
 
 
-def _one_side(layout: ModelLayout, asked: MemoryRequest) -> MemoryPlan:
+def _one_side(layout: ModelLayout, asked: MemoryRequest, row_slots: int) -> MemoryPlan:
     page_size, num_bytes = asked.page_size, asked.num_bytes
     if num_bytes is None:
         assert asked.num_slots is not None, "one of the two is given"
@@ -105,7 +107,7 @@ def _one_side(layout: ModelLayout, asked: MemoryRequest) -> MemoryPlan:
     window = layout.window_rule
     if window is None:
         return MemoryPlan(page_size, num_slots, layout.full_bytes_per_token, 0, 0, num_bytes, None, None)
-    names = asked.row_slots + _NAMES_A_WINDOW_SLOT * num_slots
+    names = row_slots + _NAMES_A_WINDOW_SLOT * num_slots
     return MemoryPlan(page_size, names, 0, num_slots, layout.window_bytes_per_token, num_bytes, window, None)
 
 

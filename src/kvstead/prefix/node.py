@@ -156,3 +156,12 @@ class Evicted:
     num_nodes: int
     num_window_tokens: int = 0
     num_tombstoned: int = 0
+
+    def __add__(self, other: Evicted) -> Evicted:
+        """Both."""
+        return Evicted(
+            self.num_tokens + other.num_tokens,
+            self.num_nodes + other.num_nodes,
+            self.num_window_tokens + other.num_window_tokens,
+            self.num_tombstoned + other.num_tombstoned,
+        )

@@ -12,27 +12,23 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import pairwise
-from typing import TypeAlias, cast
+from typing import cast
 
 import numpy as np
-from numpy.typing import NDArray
 
-from kvstead.errors import InvalidSize, KVSteadError, LockUnderflow, OpenGroup, RequestError, UseAfterFree
+from kvstead.errors import InvalidSize, KVSteadError, LockUnderflow, OpenGroup, UseAfterFree
 from kvstead.kernels.arrays import Integers, to_host
 from kvstead.kernels.jit import IntArray
-from kvstead.kernels.tokens import TokenArray, common_prefix, narrow
+from kvstead.kernels.tokens import TokenArray, common_prefix
 from kvstead.model.window import Window
 from kvstead.prefix.audit import audit_structure
 from kvstead.prefix.component import Component, FullComponent, SlotPool
+from kvstead.prefix.keys import Tokens, key_of
 from kvstead.prefix.node import ChildKey, Evicted, Insertion, Match, Namespace, Node
 from kvstead.prefix.policies import policy_named
 from kvstead.prefix.window import WindowComponent, WindowPool
 
-# int32[n] or int64[n] on the host.
-Tokens: TypeAlias = NDArray[np.int32] | NDArray[np.int64]
-
 _PLAIN = Namespace()
-_TOKEN_DTYPES = (np.dtype(np.int32), np.dtype(np.int64))
 _NO_TOKENS: TokenArray = np.empty(0, dtype=np.int32)
 _NO_PAGES: IntArray = np.empty(0, dtype=np.int64)
 
@@ -60,6 +56,7 @@ class PrefixTree:
             self._window = WindowComponent(pool, policy_named(policy), window, cut=self._split, join=self._join)
             self._components = (self._full, self._window)
         self._clock = 0
+        self.evicted = Evicted(0, 0)  # since the start
 
     @property
     def evictable_tokens(self) -> int:
@@ -94,7 +91,7 @@ class PrefixTree:
         node before anything may evict. May split a node; matches of that node stay good. Raises `RequestError` for
         anything but a flat array of ids that fit int32.
         """
-        path, num_found = self._walk(self._key_of(tokens), namespace)
+        path, num_found = self._walk(key_of(tokens, self.page_size), namespace)
         node = self._node_at(path[-1], self._usable(path, num_found))
         self._clock += 1
         self._use(node, num_hits=1, priority=node.priority)
@@ -127,7 +124,7 @@ class PrefixTree:
         `MisalignedSegment` and `ForeignPage` for new slots that are no whole pages of the pool, `AuditError` for a page
         that the tree owns already.
         """
-        key = self._key_of(tokens)
+        key = key_of(tokens, self.page_size)
         row = to_host(slots)
         if row.size != len(tokens):
             raise InvalidSize(f"{len(tokens)} tokens came with {row.size} slots. Pass one slot for every token.")
@@ -198,7 +195,9 @@ class PrefixTree:
             self._take_out(node)
         num_window = before_window - self.window_evictable_tokens
         num_tombstoned = self._window.evict(num_window_tokens - num_window) if self._window else 0
-        return Evicted(before - self.evictable_tokens, len(victims), num_window + num_tombstoned, num_tombstoned)
+        gone = Evicted(before - self.evictable_tokens, len(victims), num_window + num_tombstoned, num_tombstoned)
+        self.evicted += gone
+        return gone
 
     def clear(self) -> bool:
         """Give everything back to the allocator.
@@ -219,21 +218,6 @@ class PrefixTree:
         audit_structure(self.root, self.page_size)
         for component in self._components:
             component.audit(self.root)
-
-    def _key_of(self, tokens: Tokens) -> TokenArray:
-        """The whole pages of `tokens` as contiguous int32, sharing memory where possible."""
-        dtype = getattr(tokens, "dtype", None)
-        if dtype not in _TOKEN_DTYPES or tokens.ndim != 1 or not isinstance(tokens, np.ndarray):
-            kind, shape = dtype or type(tokens).__name__, getattr(tokens, "shape", "unknown")
-            raise RequestError(f"tokens are {kind} of shape {shape}. Pass a flat numpy array of int32 or int64 ids.")
-        whole = np.ascontiguousarray(tokens[: tokens.size - tokens.size % self.page_size])
-        if dtype == np.int32:
-            return cast("TokenArray", whole)
-        key: TokenArray = np.empty(whole.size, dtype=np.int32)
-        bad = narrow(cast("IntArray", whole), key)
-        if bad >= 0:
-            raise RequestError(f"token {whole[bad]} at position {bad} does not fit int32. Pass ids of a vocabulary.")
-        return key
 
     def _walk(self, key: TokenArray, namespace: Namespace) -> tuple[list[Node], int]:
         """Follow `key` as far as it is cached: the nodes from the root on, and the number of tokens, whole pages.
