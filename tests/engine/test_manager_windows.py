@@ -68,10 +68,6 @@ class WindowMachine(ManagerMachine):
             assert row.window_start <= start <= max(row.window_start, model.frontier(row))
             model.move_to(row, start)
         assert seen == (cached, model.room(prefixes), model.window_room(needed))
-        if seen.window_room == 0:
-            model.reclaim()
-            assert model.window_room(needed) == 0
-            self.manager.window_room()
 
     @rule()
     def count_window_room(self):

@@ -20,7 +20,7 @@ class Lease(NamedTuple):
 class Peek(NamedTuple):
     """What `peek` sees: cached tokens, and the pages of each side that could be had beside them.
 
-    window_room may miss what running rows could only let go in crumbs, but is 0 only if there is none.
+    window_room leaves out what running rows could only let go in crumbs.
     """
 
     num_cached: int

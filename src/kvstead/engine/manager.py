@@ -282,8 +282,8 @@ class KVCacheManager:
         wanted = self.pages(have + num_tokens) - self.pages(have)
         pages = min(wanted, self.room())
         if self._windows and pages > self._windows.room():
-            self._windows.reclaim_some()
-            pages = min(pages, self._windows.room())
+            self._windows.reclaim_pieces()
+            pages = min(pages, self._windows.room() or self.window_room())
         return min(num_tokens, in_last_page + pages * self.page_size)
 
     def window_slots(self, slots: Integers) -> torch.Tensor:
@@ -355,7 +355,7 @@ class KVCacheManager:
     def _peek(self, num_cached: int) -> Peek:
         if self._windows is None:
             return Peek(num_cached, self.room(), 0)
-        self._windows.reclaim_some()
+        self._windows.reclaim_pieces()
         return Peek(num_cached, self.room(), self._windows.room())
 
     def _unlock(self, row: int) -> None:

@@ -59,14 +59,12 @@ class RowWindows:
         """`slide` for every row, and of the tree's slots too all that is not needed any more."""
         self._slide(self._manager.table.live_rows(), self._manager.page_size)
 
-    def reclaim_some(self) -> None:
+    def reclaim_pieces(self) -> None:
         """`reclaim`, but leaving a row's part of the tree whole while less than a good piece of it could go.
 
         Each piece is a node for the time being.
         """
         self._slide(self._manager.table.live_rows(), max(self._window.span // _PIECES_A_WINDOW, 1))
-        if not self.room():
-            self.reclaim()
 
     def _slide(self, rows: IntArray, grain: int) -> None:
         manager = self._manager

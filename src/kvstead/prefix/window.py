@@ -1,9 +1,8 @@
 """What a node holds for layers that look back over a window or a chunk only, and when that may go.
 
-    window 4        root -- [a a a a] -- [b b b b] -- [c c c c]        . has no window slots: a tombstone
-    live               yes        .            yes
-    a match may end          8?  no: the last 4 tokens are dead
-                                                  12: its last 4 tokens are live, whatever lies before them
+    window of 4       root -- [a a a a] -- [b b b b] -- [c c c c]
+    window side                  live       tombstone      live
+    a match may end            at 4: yes     at 8: no     at 12: yes, its last 4 tokens are live
 
 The window side of a node is the window pages that its pages own in the allocator; it dies earlier than the full side,
 and alone. A node is live as a whole or not at all: where liveness has to change inside one, the node is cut.
@@ -170,7 +169,8 @@ class WindowComponent:
         loose = [at for at in self._needed(node, since) if at.end <= to]
         self._let_go(loose)
         for at in loose[:1]:
-            self._join_above(at)
+            assert at.parent is not None, "the root has no window to loosen"
+            self._join(at.parent)
 
     def evict(self, num_tokens: int) -> int:
         """Give window slots of at least `num_tokens` tokens back, or all that no lock keeps; the full side stays.
@@ -197,9 +197,7 @@ class WindowComponent:
         self.evictable_tokens -= freed
         self.tombstone_tokens += freed
         for node in chosen:
-            if node.parent is not None:
-                self._join_above(node)
-                self._join(node)
+            self._join_tombstones(node)
         return freed
 
     def release(self, nodes: Sequence[Node]) -> None:
@@ -253,9 +251,14 @@ class WindowComponent:
         if node.start < position < node.end:
             self._cut(node, position - node.start)
 
-    def _join_above(self, node: Node) -> None:
-        assert node.parent is not None, "what was loosened or evicted is not the root"
-        self._join(node.parent)
+    def _join_tombstones(self, node: Node) -> None:
+        """Join a tombstone to those next to it, unless it has been already."""
+        if node.parent is None:
+            return
+        if not node.parent.window.is_live:
+            self._join(node.parent)
+        if len(node.children) == 1 and not next(iter(node.children.values())).window.is_live:
+            self._join(node)
 
     def _givable(self, node: Node, num_shared: int, row: IntArray) -> Iterator[tuple[Node, int, int]]:
         """Stretches of a tombstone for which the caller's row has window pages: (node, start, end)."""
