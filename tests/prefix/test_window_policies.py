@@ -144,3 +144,31 @@ def test_revived_window_is_as_old_as_its_node():
     assert bench.live("abcdmn") == "....mn"
     bench.cache("abcd")
     assert order_of(bench, ["abcdmn", "xy"]) == "xyabmncd"
+
+
+def test_leaf_that_was_joined_is_as_young_as_its_parent():
+    """A leaf that takes in its parent is used when that was: under `mru` it overtakes what was used in between."""
+    bench = Bench(8, policy="mru", window=Window(1))
+    bench.cache("abcd")
+    bench.cache("x")
+    bench.match("ab")
+    assert bench.tree.evict(0, 5) == Evicted(0, 0, 5, 5)
+    assert len(list(bench.tree.root.below())) == 2
+    assert bench.tree.evict(1) == Evicted(4, 1)
+    assert bench.live("x") == "."
+    bench.audit()
+
+
+def test_window_that_was_joined_is_as_young_as_the_one_above():
+    """The same of a window that is let go and joined with what was used after it."""
+    bench = Bench(8, policy="mru", window=Window(2))
+    node = bench.cache("abcdef").node
+    bench.tree.lock(node)
+    bench.cache("x")
+    bench.match("abcd")
+    bench.tree.loosen(node, 4, 6)
+    assert len(list(bench.tree.root.below())) == 2
+    bench.tree.evict(0, 1)
+    assert (bench.live("abcdef"), bench.live("x")) == ("....ef", "x")
+    bench.tree.unlock(node, window_from=6)
+    bench.audit()

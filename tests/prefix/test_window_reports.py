@@ -46,7 +46,7 @@ def test_match_ends_at_a_dead_window(page_size, is_chunked):
     for span, live in itertools.product((*range(1, 10), 13), itertools.product((False, True), repeat=len(word))):
         bench = Bench(len(word), page_size, window=Window(span, is_chunked))
         bench.cache(word, dead=[page for page in range(len(word)) if not live[page]])
-        for end in (*range(len(word)), *reversed(range(len(word) + 1))):
+        for end in (*reversed(range(len(word) + 1)), *range(len(word) + 1)):
             expected = longest_restorable(live[:end], page_size, span, is_chunked=is_chunked)
             found = bench.match(word[:end] + "x")
             assert (found.num_tokens, found.num_found, found.node.end) == (expected, end * page_size, expected)
