@@ -1,0 +1,55 @@
+"""What one pool of an arena keeps: how large its entries are, how many make a page, and at which end it lives."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import IntEnum
+
+from kvstead.errors import InvalidSize, LayoutError
+
+
+class Place(IntEnum):
+    """Where in the arena a pool's pages lie; also the sign of the direction towards that end."""
+
+    LOW = -1  # from the bottom upward
+    MIDDLE = 0  # between the others; both of its edges move
+    HIGH = 1  # from the top downward
+
+
+@dataclass(frozen=True, slots=True)
+class EntrySpec:
+    """One pool: `entry_bytes` for a token (or a request's state) over all layers, `page_size` entries a page.
+
+    zero_on_take: every page is zeroed when it is handed out, for kernels that multiply masked rows by 0 and so must not
+    find another pool's bytes there. align: what every entry starts on a multiple of, in bytes.
+
+    Raises `InvalidSize` for a size below 1 or an alignment that is no power of two, `LayoutError` when entries of that
+    size do not keep the alignment, or the name is empty.
+    """
+
+    name: str
+    entry_bytes: int
+    page_size: int = 1
+    place: Place = Place.LOW
+    zero_on_take: bool = False
+    align: int = 16
+
+    def __post_init__(self) -> None:
+        for what in ("entry_bytes", "page_size", "align"):
+            if getattr(self, what) < 1:
+                raise InvalidSize(f"{what} of pool {self.name!r} is {getattr(self, what)}. It is 1 or more.")
+        if self.align & (self.align - 1):
+            raise InvalidSize(f"align of pool {self.name!r} is {self.align}. Use a power of two.")
+        if not self.name:
+            raise LayoutError("a pool has no name. Name it by what it keeps, as 'full' or 'state'.")
+        if self.entry_bytes % self.align:
+            padded = -(-self.entry_bytes // self.align) * self.align
+            raise LayoutError(
+                f"entries of pool {self.name!r} have {self.entry_bytes} bytes, which is no multiple of {self.align}. "
+                f"Pad them to {padded} bytes, or pass a smaller align."
+            )
+
+    @property
+    def page_bytes(self) -> int:
+        """Bytes of one page."""
+        return self.entry_bytes * self.page_size
