@@ -356,7 +356,7 @@ def test_chunk_is_admitted_with_no_window_budget_at_all(page_size, overlap):
         assert scheduler.step(runner) is None
     assert scheduler.num_running <= 1
     manager.abort(held)
-    scheduler._blocked_at = -1  # the row was none of the scheduler's
+    scheduler.admission.forget_refusal()  # the row was none of the scheduler's
     run(scheduler, runner)
     for request in (first, second):
         assert request.output.tolist() == generate(request.prompt, 4)

@@ -26,6 +26,11 @@ class Admission:
     def __init__(self, manager: KVCacheManager, decode_headroom: int) -> None:
         self.manager = manager
         self.decode_headroom = decode_headroom
+        # The last refusal: `manager.num_released` then, the window pages that lacked (0: the full side lacked some),
+        # and the fewest that could be had since.
+        self._refused_at = -1
+        self._lacking = 0
+        self._fewest = 0
 
     def why_never(self, request: Request) -> str:
         """Why a request cannot be served by this memory even alone; empty if it can."""
@@ -51,18 +56,38 @@ class Admission:
         prefilling: running requests in the middle of their prompt. decoding: rows of the others. ends: int64[*], by
         row, the tokens at which it ends. A request that would run alone needs its prompt only.
         """
+        manager = self.manager
         known = int(request.tokens.size)
-        seen = self.manager.peek(request.tokens, namespace=request.namespace)
-        needed = self.manager.pages(known) - seen.num_cached // self.manager.page_size
-        if not prefilling and not decoding.size:
-            return needed <= seen.room and (self.manager.window is None or seen.window_room > 0)
-        needed += self.manager.pages(self._with_headroom(request)) - self.manager.pages(known)
-        if needed + self._promised(prefilling, decoding, ends) > seen.room:
-            return False
-        if self.manager.window is None:
+        seen = manager.peek(request.tokens, namespace=request.namespace)
+        needed = manager.pages(known) - seen.num_cached // manager.page_size
+        needed_windows = 0 if manager.window is None else 1
+        if prefilling or decoding.size:
+            needed += manager.pages(self._with_headroom(request)) - manager.pages(known)
+            needed += self._promised(prefilling, decoding, ends)
+            if manager.window is not None:
+                needed_windows = self._window_pages(manager.window, request, seen.num_cached)
+                needed_windows += self._promised_windows(manager.window, prefilling, decoding, ends)
+        if needed <= seen.room and needed_windows <= seen.window_room:
             return True
-        needed = self._window_pages(self.manager.window, request, seen.num_cached)
-        return needed + self._promised_windows(self.manager.window, prefilling, decoding, ends) <= seen.window_room
+        self._refused_at = manager.num_released
+        self._lacking = 0 if needed > seen.room else needed_windows - seen.window_room
+        self._fewest = manager.window_room_at_once()
+        return False
+
+    def is_hopeless(self) -> bool:
+        """Whether too little has come back since a request was refused to look at it again. O(1).
+
+        The full side comes back when requests end; the window side also when a prompt's chunk is computed.
+        """
+        if self._refused_at != self.manager.num_released:
+            return False
+        room = self.manager.window_room_at_once()
+        self._fewest = min(self._fewest, room)
+        return self._lacking == 0 or room - self._fewest < self._lacking
+
+    def forget_refusal(self) -> None:
+        """Another request is the first to be looked at."""
+        self._refused_at = -1
 
     def _promised(self, prefilling: Sequence[Request], decoding: IntArray, ends: IntArray) -> int:
         """Pages that running requests will take: rests of prompts, and headroom."""

@@ -275,6 +275,10 @@ class KVCacheManager:
         self._windows.reclaim()
         return self._windows.room()
 
+    def window_room_at_once(self) -> int:
+        """`window_room` without what running rows could still let go. O(1)."""
+        return self._windows.room() if self._windows else 0
+
     def growth(self, row: int, num_tokens: int) -> int:
         """By how many tokens, `num_tokens` at most, a row could grow now: 0 only if it could not by one."""
         have = int(self.table.lengths[row])
@@ -364,11 +368,8 @@ class KVCacheManager:
 
     def _make_room(self, num_pages: int, rows: IntArray) -> bool:
         """Let the rows go on to where they are, and evict what it takes beside that; False, and nothing is evicted."""
-        if num_pages == 0:
-            return True
         num_tokens = num_pages * self.page_size
-        short = num_tokens - self._available()
-        short_window = 0
+        short, short_window = num_tokens - self._available(), 0
         if self._windows:
             self._windows.slide(rows)
             if num_pages > self._windows.room() and num_pages > self.window_room():

@@ -72,7 +72,6 @@ class Scheduler:
         self._planned = 0
         self._processed = 0
         self._in_flight: tuple[Step, Pending] | None = None
-        self._blocked_at = -1  # `manager.num_released` when the first of the queue last found no room
 
     # Requests
 
@@ -113,7 +112,7 @@ class Scheduler:
         if request.status is Status.WAITING:
             if request in self.waiting:
                 self.waiting.remove(request)
-                self._blocked_at = -1
+                self.admission.forget_refusal()
             request.status = Status.ABORTED
         elif request.row in self._active and self._active[request.row] is request:
             self._end(request, Status.ABORTED)
@@ -225,11 +224,10 @@ class Scheduler:
         """Give the first of the queue a row and its cached prefix, if all its pages can be had."""
         if not self.waiting or self.num_running >= self.max_running:
             return None
-        if self._active and self._blocked_at == self.manager.num_released:
+        if self._active and self.admission.is_hopeless():
             return None
         request = self.waiting[0]
         if not self.admission.fits(request, self._prefilling, self._decoding_rows(), self._target):
-            self._blocked_at = self.manager.num_released
             return None
         lease = self.manager.match(request.tokens, namespace=request.namespace, owner=request.request_id % _OWNER_TAGS)
         assert lease is not None, "there is a row for every request that may run"
