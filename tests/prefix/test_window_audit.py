@@ -127,3 +127,19 @@ def test_audit_sees_every_kind_of_window_damage(damage, page_size):
     damage(bench, live, dead)
     with pytest.raises(AuditError, match="other than by its own operations"):
         bench.tree.audit()
+
+
+def test_audit_sees_a_lock_that_reaches_over_none():
+    """Where a lock's window part has moved on, a lock too many in front of it is seen."""
+    bench = Bench(8, window=Window(2))
+    bench.cache("abcdef")
+    upper, lower = bench.match("abcd").node, bench.match("abcdef").node
+    for node in (upper, lower, lower):
+        bench.tree.lock(node)
+    for _ in range(2):
+        bench.tree.loosen(lower, 4, 6)
+    bench.audit()
+    assert (upper.window.locks, upper.locks, lower.window.locks) == (1, 3, 0)
+    upper.window.locks = 2
+    with pytest.raises(AuditError, match="where 1 may reach"):
+        bench.tree.audit()

@@ -72,8 +72,10 @@ class WindowComponent:
         self._page_size = pool.page_size
         self._cut = cut
         self._join = join
-        # Of windows used at one time the one nearest the root goes first, so that the branch can still be matched.
-        self._queue = EvictionQueue(lambda node: (*policy(node.window), node.end))
+        # What lies in the midst of prompts goes before what sequences ended with, whatever its age: a prompt brings in
+        # far more of it, and it is of use only to who leaves the path just there. Of windows used at one time the one
+        # nearest the root goes first, so that the branch can still be matched.
+        self._queue = EvictionQueue(lambda node: (node.window.was_needed, *policy(node.window), node.end))
         self._longest_join = min(_WINDOWS_A_JOIN * window.span, _LONGEST_JOIN)
         # A match may end in the middle of tombstones where a new chunk begins.
         self._fresh_starts = lcm(window.span, pool.page_size) if window.is_chunked else 0
@@ -114,7 +116,9 @@ class WindowComponent:
     def is_joinable(self, upper: Node, lower: Node) -> bool:
         """If they are alike, and not too long: a node is evicted as a whole."""
         a, b = upper.window, lower.window
-        return a.is_live == b.is_live and a.locks == b.locks and lower.end - upper.start <= self._longest_join
+        if (a.is_live, a.locks, a.was_needed) != (b.is_live, b.locks, b.was_needed):
+            return False
+        return lower.end - upper.start <= self._longest_join
 
     def join(self, upper: Node, lower: Node) -> None:
         """The later use counts."""
@@ -142,8 +146,11 @@ class WindowComponent:
 
     def use(self, node: Node, num_hits: int) -> None:
         """Only what a sequence that goes on at `node` needs was used."""
-        for at in self._needed(node, self._start(node)):
+        since = self._start(node)
+        self._cut_at(node, since)
+        for at in self._needed(node, since):
             part = at.window
+            part.was_needed = True
             part.access = node.access
             part.hits += num_hits
             part.priority = max(part.priority, node.priority)
@@ -192,7 +199,7 @@ class WindowComponent:
         if chosen:
             self._pool.free_window_pages(np.concatenate([node.pages for node in chosen]))
         for node in chosen:
-            node.window.is_live = False
+            node.window.is_live = node.window.was_needed = False
         freed = num_tokens - wanted if chosen else 0
         self.evictable_tokens -= freed
         self.tombstone_tokens += freed
