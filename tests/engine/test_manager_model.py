@@ -12,7 +12,10 @@ from kvstead.prefix import Namespace
 from tiny_model import tiny_manager
 
 SPACES = [Namespace(), Namespace(lora="a")]
-TOKENS = st.lists(st.integers(0, 1), min_size=1, max_size=11)
+TOKENS = st.one_of(  # prefixes of one prompt, and others that part from it somewhere
+    st.integers(1, 11).map(lambda length: [0] * length),
+    st.lists(st.integers(0, 1), min_size=1, max_size=11),
+)
 WIDTH = 14
 MAX_ROWS = 3
 
@@ -51,6 +54,10 @@ class ManagerMachine(RuleBasedStateMachine):
     @rule(tokens=TOKENS, space=st.sampled_from(SPACES))
     def match(self, tokens, space):
         """A row opens on the longest cached prefix, as long as there are rows."""
+        self.open_row(tokens, space)
+
+    def open_row(self, tokens, space):
+        """Match and compare."""
         lease = self.manager.match(tokens, namespace=space, owner=7)
         if len(self.model.rows) == MAX_ROWS:
             assert lease is None
@@ -60,6 +67,35 @@ class ManagerMachine(RuleBasedStateMachine):
         cached = self.model.usable(space, tokens[:-1])
         assert lease == (lease.row, cached, found - cached)
         self.model.open(lease.row, space, tokens)
+
+    @rule(
+        tokens=TOKENS,
+        space=st.sampled_from([*SPACES[:1] * 3, *SPACES]),
+        chunk=st.integers(1, 11),
+        is_shared=st.booleans(),
+        how=st.sampled_from(["stay", "finish", "finish", "abort"]),
+    )
+    def serve(self, tokens, space, chunk, is_shared, how):
+        """A request comes, computes its prompt chunk by chunk as far as there is room, and stays or ends."""
+        if len(self.model.rows) == MAX_ROWS:
+            return
+        known = set(self.model.rows)
+        self.open_row(tokens, space)
+        (number,) = set(self.model.rows) - known
+        row = self.model.rows[number]
+        while row.computed < len(tokens):
+            end = min(row.computed + chunk, len(tokens))
+            self.grow([number], [end], lambda end=end: self.manager.extend([number], [end]))
+            if row.length < end:
+                break
+            self.manager.commit([number], [end], [0])
+            self.model.commit(row, end, 0)
+            if is_shared:
+                self.manager.cache(number)
+                self.model.cache(row)
+            self.books_agree()
+        if how != "stay":
+            self.end_row(number, how)
 
     def grow(self, numbers, lengths, call):
         """What `extend` and `decode` have in common: room, eviction, and the slots that come back."""
@@ -99,6 +135,9 @@ class ManagerMachine(RuleBasedStateMachine):
         for space, tokens in model.cached:
             assert set(model.prefixes(space, tokens, len(tokens))) <= set(model.cached)
 
+    def follow_windows(self):
+        """Nothing, where no layer has a window."""
+
     @precondition(lambda self: self.model.rows)
     @rule(data=st.data())
     def growth(self, data):
@@ -108,6 +147,7 @@ class ManagerMachine(RuleBasedStateMachine):
         wanted = data.draw(st.integers(0, WIDTH - length))
         most = model.most_pages(model.pages_for(length + wanted) - model.pages_for(length))
         assert self.manager.growth(number, wanted) == min(wanted, -length % model.page_size + most * model.page_size)
+        self.follow_windows()
 
     @precondition(lambda self: self.model.rows)
     @rule(data=st.data())
@@ -164,7 +204,10 @@ class ManagerMachine(RuleBasedStateMachine):
     @rule(data=st.data(), how=st.sampled_from(["finish", "retract", "abort"]))
     def end(self, data, how):
         """A row ends, and its tokens are told when it is to come back."""
-        number = self.any_row(data)
+        self.end_row(self.any_row(data), how)
+
+    def end_row(self, number, how):
+        """End a row in one of three ways."""
         row = self.model.rows[number]
         released = self.manager.num_released
         told = getattr(self.manager, how)(number)

@@ -6,9 +6,9 @@ from manager_model import ManagerModel
 class WindowModel(ManagerModel):
     """`ManagerModel` with a second side: `windows` are the cached prefixes whose last page has a window page.
 
-    A row keeps the windows from its `window_start` on; the model moves it when the manager says it does: when the row
-    grows or is cached, and for all rows when window pages are asked for. What lies before it in the row's own pages is
-    given back then, and that of the tree is not locked by it any more.
+    A row keeps the windows from its `window_start` on. When that moves up to what the row needs, its `frontier`, is the
+    manager's to say; what lies before it in the row's own pages is given back then, and that of the tree is not locked
+    by it any more. `most_window_room` is what could be had if all rows kept no more than they need.
     """
 
     def __init__(self, num_pages, page_size, num_window_pages, needed_from, *, is_caching):
@@ -43,22 +43,11 @@ class WindowModel(ManagerModel):
         """First position whose window a row needs: so that it can go on, and whoever finds what it has computed."""
         return self.floor(self.needed_from(self.floor(row.computed) if self.is_caching else row.computed))
 
-    def slide(self, row, *, is_exact):
-        """The row's window moves on; inside of what the tree has only if every page counts."""
-        frontier = self.frontier(row)
-        if frontier >= row.protected or is_exact:
-            self.move_to(row, max(row.window_start, frontier))
-
     def move_to(self, row, start):
         """The row's window begins at `start` from now on."""
         before = len(self.own_windows(row))
         row.window_start = start
         self.give_windows(before - len(self.own_windows(row)))
-
-    def reclaim(self):
-        """No row keeps a window that it does not need."""
-        for row in self.rows.values():
-            self.slide(row, is_exact=True)
 
     def own_windows(self, row):
         """Pages of a row that are not the tree's and still have a window page."""
@@ -80,12 +69,21 @@ class WindowModel(ManagerModel):
         """Free window pages and cached ones that no row (nor `also`) needs."""
         return self.num_free_windows() + len(self.windows - self.locked_windows() - set(also))
 
+    def most_window_room(self, also=()):
+        """`window_room` if all rows kept no more than they need; in a group what they give back is not free yet."""
+        starts = [(row, row.window_start, len(self.own_windows(row))) for row in self.rows.values()]
+        for row, start, _ in starts:
+            row.window_start = max(start, self.frontier(row))
+        room = self.window_room(also)
+        if self.parked is not None:
+            room -= sum(num_pages - len(self.own_windows(row)) for row, _, num_pages in starts)
+        for row, start, _ in starts:
+            row.window_start = start
+        return room
+
     def most_pages(self, wanted):
-        """Rows let go what they need no more only when it is asked for."""
-        pages = super().most_pages(wanted)
-        if pages > self.window_room():
-            self.reclaim()
-        return min(pages, self.window_room())
+        """How many of so many pages could be had on both sides."""
+        return min(super().most_pages(wanted), self.most_window_room())
 
     def give_windows(self, num_pages):
         """Free window pages: at once, or parked."""
