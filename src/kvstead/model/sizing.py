@@ -11,6 +11,7 @@ from kvstead.model.layout import ModelLayout
 from kvstead.model.window import Window
 
 _ASSUMED_LENGTH = 8192  # tokens of a sequence, where nobody says: a prompt of some thousands and its answer
+_CHUNK = 8192  # tokens of prompts that are computed at once, and have all their window slots for that time
 
 
 def split_slots(layout: ModelLayout, num_bytes: int, page_size: int, window_ratio: Fraction) -> tuple[int, int]:
@@ -64,9 +65,10 @@ def split_memory(
     `split_slots` does, also above 1, where the surplus lies idle: a full page has one window page at most.
 
     Without it the ratio is derived for sequences of `expected_length` tokens (8,192 when that is None too): what such a
-    sequence keeps of its window, and two pages for where it begins and ends, per token of its length. The window side
-    then gets at least the pages of one sequence's window, or as many as the full side has if those are fewer, and the
-    pages that still fit what rounding leaves.
+    sequence keeps of its window, and two pages for where it begins and ends, per token of its length. Beside that the
+    window side gets the slots of a chunk of 8,192 tokens under way, but no more than as much again. It has at least the
+    pages of one sequence's window, or as many as the full side has if those are fewer, and the pages that still fit
+    what rounding leaves.
 
     Raises `LayoutError` for a layout without both sides or with states, and, naming the least that would do, for bytes
     that hold no page on one of the sides; `InvalidSize` for sizes that have no sense.
@@ -96,7 +98,7 @@ def split_for_slots(
         ratio = _given_ratio(window_ratio)
         return WindowSplit(pages * page_size, int(pages * ratio) * page_size, float(ratio), _given_source(ratio))
     ratio, source = _derived_ratio(window, page_size, expected_length)
-    num_window, source = _derived_pages(pages, ratio, window.pages(page_size), source)
+    num_window, source = _derived_pages(pages, ratio, window.pages(page_size), _CHUNK // page_size, source)
     return WindowSplit(pages * page_size, num_window * page_size, float(ratio), source)
 
 
@@ -158,9 +160,9 @@ def _derived_ratio(window: Window, page_size: int, expected_length: int | None) 
     return ratio, f"derived for sequences of {length:,} tokens{', assumed' if expected_length is None else ''}"
 
 
-def _derived_pages(pages: int, ratio: Fraction, least: int, source: str) -> tuple[int, str]:
-    """Window pages beside so many full ones: what the ratio says, but one whole window if there can be one."""
-    wanted, needed = int(pages * ratio), min(pages, least)
+def _derived_pages(pages: int, ratio: Fraction, least: int, spare: int, source: str) -> tuple[int, str]:
+    """Window pages beside so many full ones, but one whole window if there can be one."""
+    wanted, needed = min(pages, int(pages * ratio) + min(int(pages * ratio), spare)), min(pages, least)
     if wanted >= needed:
         return wanted, source
     return needed, f"{source}, and raised to {'one whole window' if needed == least else 'the pages of the full side'}"
@@ -185,10 +187,10 @@ def _split_as_derived(
     least = window.pages(page_size)
 
     def fits(pages: int) -> bool:
-        return pages * full + _derived_pages(pages, ratio, least, source)[0] * extra <= usable
+        return pages * full + _derived_pages(pages, ratio, least, _CHUNK // page_size, source)[0] * extra <= usable
 
     pages = _largest(usable // full, fits)
-    num_window, source = _derived_pages(pages, ratio, least, source)
+    num_window, source = _derived_pages(pages, ratio, least, _CHUNK // page_size, source)
     left = usable - pages * full - num_window * extra
     num_window += min(left // extra, pages - num_window)  # a full page has one window page at most
     return WindowSplit(pages * page_size, num_window * page_size, float(ratio), source)

@@ -30,14 +30,16 @@ ChildKey: TypeAlias = bytes | tuple[Namespace, bytes]
 class WindowPart:
     """What a node has on the window side: slots for all its tokens, or none (a tombstone).
 
-    locks: locks that need these slots, of this node and of nodes below. access, created, hits, priority: as the node's
-    own, but moved only by those who needed the window side here.
+    locks: locks that need these slots, of this node and of nodes below. was_needed: whether a sequence has ended so
+    near behind them that it needs them to go on. access, created, hits, priority: as the node's own, but moved only by
+    such sequences.
     """
 
-    __slots__ = ("access", "created", "hits", "is_live", "locks", "priority")
+    __slots__ = ("access", "created", "hits", "is_live", "locks", "priority", "was_needed")
 
     def __init__(self, now: int, priority: int, *, is_live: bool) -> None:
         self.is_live = is_live
+        self.was_needed = False
         self.locks = 0
         self.access = now
         self.created = now
@@ -47,7 +49,8 @@ class WindowPart:
     def copy(self) -> WindowPart:
         """The same for the other half of a node that is split."""
         twin = WindowPart(self.created, self.priority, is_live=self.is_live)
-        twin.locks, twin.access, twin.hits = self.locks, self.access, self.hits
+        twin.was_needed, twin.locks = self.was_needed, self.locks
+        twin.access, twin.hits = self.access, self.hits
         return twin
 
 
