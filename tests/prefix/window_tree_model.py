@@ -68,6 +68,7 @@ class Page:
     is_live: bool
     full: Usage
     window: Usage
+    was_needed: bool = False  # whether a key has ended so near behind it that it needs the window
 
 
 @dataclass
@@ -150,11 +151,13 @@ class WindowTreeModel:
         for at in path:
             self.pages[at].full.use(self.clock, num_hits, priority)
         start = self.floor(self.needed_from(len(path) * self.page_size))
+        self.cut_at(key, start)
         priority = self.pages[key].full.priority
         for node in self.nodes_of(path):
             if len(node[-1]) - 1 > start:
                 for at in node:
                     self.pages[at].window.use(self.clock, num_hits, priority)
+                    self.pages[at].was_needed = True
 
     def lock(self, key):
         """One more lock; a node begins where its window part does."""
@@ -210,7 +213,8 @@ class WindowTreeModel:
             (end,) = [k for k in self.pages if k[: -self.page_size] == end]
         lower = self.nodes_of(self.path(end))[-1]
         one, other = self.pages[key], self.pages[end]
-        is_alike = one.is_live == other.is_live and self.num_window_locks(key) == self.num_window_locks(end)
+        is_alike = (one.is_live, one.was_needed) == (other.is_live, other.was_needed)
+        is_alike = is_alike and self.num_window_locks(key) == self.num_window_locks(end)
         if not is_alike or (len(upper) + len(lower)) * self.page_size > self.span * LONGEST_JOIN:
             return
         self.ends.remove(key)
@@ -249,14 +253,14 @@ class WindowTreeModel:
         """Windows go in the policy's order, root side first; of a long node no more than is wanted, or a piece."""
         freed, victims = 0, []
         waiting = [n for n in self.nodes() if self.pages[n[-1]].is_live and not self.num_window_locks(n[-1])]
-        waiting.sort(key=lambda node: (*self.pages[node[-1]].window.rank(self.policy), len(node[-1])))
+        waiting.sort(key=self.window_rank)
         while freed < wanted and waiting:
             node = waiting.pop(0)
             num_pages = -(-max(wanted - freed, PIECE * self.span) // self.page_size)
             victim = node[:num_pages]
             self.ends.add(victim[-1])
             for key in victim:
-                self.pages[key].is_live = False
+                self.pages[key].is_live = self.pages[key].was_needed = False
             freed += len(victim) * self.page_size
             victims.append(victim[-1])
         for end in victims:
@@ -264,6 +268,11 @@ class WindowTreeModel:
                 self.join(self.above(end))
                 self.join(end)
         return freed
+
+    def window_rank(self, node):
+        """Lower goes first."""
+        last = self.pages[node[-1]]
+        return (last.was_needed, *last.window.rank(self.policy), len(node[-1]))
 
     def counts(self):
         """Tokens that are (evictable, protected) on the full side, (evictable, protected, dead) on the window's."""
