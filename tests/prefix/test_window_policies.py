@@ -82,18 +82,28 @@ def test_use_refreshes_what_the_end_needs(policy, order):
     assert order_of(bench, ["abcdefgh"]) == order
 
 
-def test_node_that_a_window_reaches_into_is_used_whole():
-    """A use is noted for whole nodes, the one in which the window begins included; a lock cuts that one."""
+def test_use_is_noted_for_what_the_end_needs():
+    """A use is noted for what the end needs and no more: a node in which that begins is cut there."""
     bench = Bench(10, window=Window(3))
     upper, lower = bench.cache("abcd").node, bench.cache("abcdef").node
     assert lower.parent is upper
-    for lock, uses in ((lambda _: None, [1, 1]), (bench.tree.lock, [1, 2, 2])):
-        lock(lower)
+    for num_uses in (1, 2):
         bench.match("abcdef")
         nodes = sorted(bench.tree.root.below(), key=lambda node: node.end)
-        assert [node.window.hits for node in nodes] == uses
-        assert [node.hits for node in nodes] == [max(uses)] * len(nodes)
-    assert [node.end for node in nodes] == [3, 4, 6]
+        assert [node.end for node in nodes] == [1, 3, 4, 6]
+        assert [node.window.hits for node in nodes] == [0, 0, num_uses, num_uses]
+        assert [node.hits for node in nodes] == [num_uses] * 4
+
+
+@EVERY_POLICY
+def test_windows_in_the_midst_of_a_prompt_go_first(policy):
+    """What no key has ended near goes before what some key has, however new it is."""
+    bench = Bench(12, policy=policy, window=Window(1))
+    bench.cache("xy")
+    bench.match("xy")
+    bench.cache("abcdef")
+    bench.match("abcdef")
+    assert set(order_of(bench, ["abcdef", "xy"])[:6]) == set("abcdex")
 
 
 def test_use_of_a_window_is_not_the_use_of_a_node():
@@ -103,23 +113,25 @@ def test_use_of_a_window_is_not_the_use_of_a_node():
     bench.cache("abcdefgh")
     bench.cache("xy")
     bench.match("abcdefgh")
+    assert bench.tree.evict(0, 2) == Evicted(0, 0, 4, 4)
+    assert (bench.live("abcdefgh"), bench.live("xy")) == ("ab....gh", "xy")
     assert bench.tree.evict(0, 2) == Evicted(0, 0, 2, 2)
-    assert (bench.live("abcdefgh"), bench.live("xy")) == ("..cdefgh", "xy")
+    assert (bench.live("abcdefgh"), bench.live("xy")) == ("......gh", "xy")
     assert bench.tree.evict(1).num_tokens == 2
-    assert (bench.live("abcdefgh"), bench.live("xy")) == ("..cdefgh", "")
+    assert (bench.live("abcdefgh"), bench.live("xy")) == ("......gh", "")
     bench.audit()
 
 
 @pytest.mark.parametrize(
     ("policy", "order"),
     [
-        ("lru", "xabcdyz"),
-        ("mru", "yzabcdx"),
-        ("fifo", "abcdxyz"),
-        ("filo", "yzxabcd"),
-        ("lfu", "yzxabcd"),
-        ("slru", "yzxabcd"),
-        ("priority", "yzxabcd"),
+        ("lru", "abcyxdz"),
+        ("mru", "yabczdx"),
+        ("fifo", "abcydxz"),
+        ("filo", "yabczxd"),
+        ("lfu", "abcyzxd"),
+        ("slru", "abcyzxd"),
+        ("priority", "yabczxd"),
     ],
 )
 def test_halves_of_a_split_node_remember(policy, order):
@@ -167,8 +179,10 @@ def test_window_that_was_joined_is_as_young_as_the_one_above():
     bench.cache("x")
     bench.match("abcd")
     bench.tree.loosen(node, 4, 6)
-    assert len(list(bench.tree.root.below())) == 2
+    assert len(list(bench.tree.root.below())) == 3
     bench.tree.evict(0, 1)
-    assert (bench.live("abcdef"), bench.live("x")) == ("....ef", "x")
+    assert (bench.live("abcdef"), bench.live("x")) == ("..cdef", "x")
+    bench.tree.evict(0, 1)
+    assert (bench.live("abcdef"), bench.live("x")) == ("......", "x")
     bench.tree.unlock(node, window_from=6)
     bench.audit()
