@@ -1,6 +1,15 @@
-"""One byte buffer for pools of different entry sizes: their spans, and virtual pages that stay when data moves."""
+"""One byte buffer for pools of different entry sizes: spans, the chain that moves them, and virtual pages.
 
+Virtual pages come from a `kvstead.pages.FreeList`, one for all pools whose pages live and die together: it hands out
+ids from 1 upward in the order wanted, checks what comes back, and parks ids with the free group. An id space of its own
+would say the same again. Ask `PoolChain.fits` first and take ids then; a take that fits cannot fail.
+"""
+
+from kvstead.arena.books import ArenaBytes
+from kvstead.arena.chain import PoolChain
+from kvstead.arena.layout import Layout
 from kvstead.arena.page_map import PageMap
 from kvstead.arena.span import Extent, Span
+from kvstead.arena.sub_pool import PoolBytes, SubPool
 
-__all__ = ["Extent", "PageMap", "Span"]
+__all__ = ["ArenaBytes", "Extent", "Layout", "PageMap", "PoolBytes", "PoolChain", "Span", "SubPool"]

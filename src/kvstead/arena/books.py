@@ -1,0 +1,70 @@
+"""What the arena's bytes are, and whether its books balance."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from kvstead.arena.layout import Layout
+from kvstead.arena.span import inward
+from kvstead.arena.sub_pool import PoolBytes, SubPool
+from kvstead.errors import AuditError
+from kvstead.kernels.spans import HIGH, LOW
+
+
+class ArenaBytes(NamedTuple):
+    """Every byte of an arena, once.
+
+    gap: between spans, where a page of a neighbouring pool has room. padding: between spans, too few for any. sink: at
+    the bottom, nobody's.
+    """
+
+    pools: dict[str, PoolBytes]
+    gap: int
+    sink: int
+    padding: int
+
+    @property
+    def total(self) -> int:
+        """The sum."""
+        return sum(sum(pool) for pool in self.pools.values()) + self.gap + self.sink + self.padding
+
+
+def bytes_by_state(members: Sequence[SubPool], layout: Layout) -> ArenaBytes:
+    """Add up spans and what lies between them. O(pools)."""
+    gap = padding = 0
+    index = -1
+    while index < len(members):
+        above = layout.neighbour(index, HIGH)
+        start, end = layout.border(above, LOW), layout.border(index, HIGH)
+        growing = layout.extents[max(index, 0) : above + 1]  # these two and the empty ones between them
+        if any(_has_room(start, end, extent.page_bytes) for extent in growing):
+            gap += end - start
+        else:
+            padding += end - start
+        index = above
+    pools = {member.spec.name: member.by_state() for member in members}
+    return ArenaBytes(pools, gap, layout.bottom, padding)
+
+
+def audit_chain(members: Sequence[SubPool], layout: Layout) -> None:
+    """Audit every pool, then that their spans follow one another without overlap and add up. Raises `AuditError`."""
+    for member in members:
+        member.audit()
+    byte = layout.bottom
+    for member, extent in zip(members, layout.extents, strict=True):
+        if extent.lo == extent.hi:
+            continue
+        if extent.lo * extent.page_bytes < byte:
+            raise AuditError(
+                f"pool {member.spec.name!r} begins at byte {extent.lo * extent.page_bytes}, below byte {byte} where "
+                "the one before it ends. Only the chain may move spans."
+            )
+        byte = extent.hi * extent.page_bytes
+    total = bytes_by_state(members, layout).total
+    if total != layout.top:
+        raise AuditError(f"the states add up to {total} bytes of {layout.top}. A span is counted wrongly.")
+
+
+def _has_room(start: int, end: int, page_bytes: int) -> bool:
+    return inward(start, LOW, page_bytes) < inward(end, HIGH, page_bytes)

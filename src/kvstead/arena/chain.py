@@ -1,0 +1,247 @@
+"""The pools of an arena, which give way to one another.
+
+    | sink | state >>> ....... << window >> .......... <<< full |      the only free bytes that matter are the gaps;
+             LOW end             MIDDLE               HIGH end        holes inside a span can be turned into gap
+
+`take` succeeds if and only if some layout of the live pages has room (`fits`): what stands in the way is pushed aside,
+neighbour by neighbour, with the fewest copies that clear the bytes wanted. Callers hold virtual pages, so nobody above
+notices that data has moved.
+
+One rule guards the device: `fence()` is called before any copy, before any zero-fill, and before a span grows over
+bytes that a span has given up since the last fence. It has to order the work to come behind the last forward pass.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+
+from kvstead.arena.books import ArenaBytes, audit_chain, bytes_by_state
+from kvstead.arena.layout import Layout
+from kvstead.arena.span import inward
+from kvstead.arena.sub_pool import SubPool
+from kvstead.errors import InvalidSize, LayoutError
+from kvstead.kernels.jit import IntArray
+from kvstead.kernels.spans import HIGH, LOW
+from kvstead.pools.byte_arena import ByteArena
+from kvstead.pools.entry_spec import EntrySpec, Place
+
+
+class PoolChain:
+    """Pools of one arena, in the order of `specs`: at most one LOW end first, one HIGH end last, MIDDLE between.
+
+    eager: an end closes its holes at every release, if it may; default is to move only what a `take` needs.
+    fence: see above; default is nothing. may_move: asked before anything moves; while it says no, no page that is in
+    use changes its place. num_virtual: virtual pages of each pool, by name; by default all have as many as the one with
+    the most pages, so that any of them may share ids (from a `kvstead.pages.FreeList` of that many).
+
+    `pools` by name; `bytes_moved` and `num_moves` count copied bytes and pages since the start.
+
+    Raises `LayoutError` for another order, or as `ByteArena.register`.
+    """
+
+    def __init__(
+        self,
+        arena: ByteArena,
+        specs: Sequence[EntrySpec],
+        *,
+        eager: bool = False,
+        fence: Callable[[], None] | None = None,
+        may_move: Callable[[], bool] | None = None,
+        num_virtual: Mapping[str, int] | None = None,
+    ) -> None:
+        places = [spec.place for spec in specs]
+        if places != sorted(places) or places.count(Place.LOW) > 1 or places.count(Place.HIGH) > 1:
+            raise LayoutError(
+                f"pools at {', '.join(place.name for place in places)} make no chain. Give one LOW pool at most, then "
+                "the MIDDLE ones, then one HIGH at most."
+            )
+        arena.register(specs)
+        most = max(arena.num_pages(spec) - arena.first_page(spec) for spec in specs)
+        rows = {spec.name: most for spec in specs} | dict(num_virtual or {})
+        self.arena = arena
+        self.eager = eager
+        self.pools = {spec.name: SubPool(arena, spec, rows[spec.name]) for spec in specs}
+        self.bytes_moved = 0
+        self.num_moves = 0
+        self._members = list(self.pools.values())
+        self._index = {name: index for index, name in enumerate(self.pools)}
+        extents = [member.span.extent for member in self._members]
+        self._layout = Layout(extents, arena.sink_bytes, arena.total_bytes)
+        self._fence = fence
+        self._may_move = may_move
+        self._handed_over = False  # bytes left a span and nobody has waited for their last writer
+
+    def take(self, pool: str, v_pages: IntArray) -> IntArray | None:
+        """Give free virtual pages physical ones: int64[k], in any order; None if and only if not `fits`.
+
+        Holes first, then gaps, then neighbours are moved. With `zero_on_take` the pages are zeroed. Raises
+        `ForeignPage` for an id out of range. O(k), and the moves.
+        """
+        index = self._find(pool)
+        member = self._members[index]
+        member.map.require_free(v_pages)
+        extent = member.span.extent
+        grown = v_pages.size - extent.num_holes
+        edges = (extent.lo, extent.hi) if grown <= 0 else self._make_room(index, grown, v_pages.size)
+        if edges is None:
+            return None
+        pages = member.grant(v_pages, *edges)
+        if member.spec.zero_on_take and pages.size:
+            self._wait()
+            self.arena.zero(member.spec, pages)
+        return pages
+
+    def release(self, pool: str, v_pages: IntArray) -> None:
+        """Make live pages free: int64[k].
+
+        Raises `ForeignPage` or `DoubleFree` for the first bad one and changes nothing. O(k), and the moves if eager.
+        """
+        index = self._find(pool)
+        self._released(index, shrunk=self._members[index].release(v_pages))
+
+    def park(self, pool: str, v_pages: IntArray) -> None:
+        """Make live pages parked: no longer owned, not yet available, bytes kept wherever they move. As `release`."""
+        self._members[self._find(pool)].park(v_pages)
+
+    def unpark(self, pool: str, v_pages: IntArray) -> None:
+        """Make parked pages free. O(k), and the moves if eager."""
+        index = self._find(pool)
+        self._released(index, shrunk=self._members[index].unpark(v_pages))
+
+    def restore(self, pool: str, v_pages: IntArray) -> None:
+        """Take a `park` back: the pages are live again. O(k)."""
+        self._members[self._find(pool)].restore(v_pages)
+
+    def fits(self, demand: Mapping[str, int], moves: bool | None = None) -> bool:  # noqa: FBT001 - a third answer
+        """Whether every pool can take its number of pages, one after the other in the order given.
+
+        moves: may pages move for it? None asks `may_move`. With moves the answer is exact: otherwise no layout has
+        room. Without, it is exact for one pool, and for several says what their takes will do. Raises `InvalidSize` for
+        a negative number, `LayoutError` for an unknown pool. O(pools).
+        """
+        wanted = []
+        for name, num_pages in demand.items():
+            if num_pages < 0:
+                raise InvalidSize(f"{num_pages} pages of pool {name!r} are asked for. Ask for 0 or more.")
+            wanted.append((self._find(name), num_pages))
+        return self._fits(wanted, moves=self._moves() if moves is None else moves)
+
+    def capacity(self, pools: Sequence[str], moves: bool | None = None) -> int:  # noqa: FBT001 - as above
+        """The most pages that each of `pools` can take at once, over what they hold. O(pools log pages)."""
+        may_move = self._moves() if moves is None else moves
+        indices = [self._find(name) for name in dict.fromkeys(pools)]
+        extents = [self._layout.extents[index] for index in indices]
+        low, high = 0, min((extent.limit - extent.first - extent.num_used for extent in extents), default=0)
+        while low < high:
+            middle = (low + high + 1) // 2
+            if self._fits([(index, middle) for index in indices], moves=may_move):
+                low = middle
+            else:
+                high = middle - 1
+        return low
+
+    def compact(self, budget_bytes: int | None = None) -> int:
+        """Turn holes into gaps, for when nothing else is to do: the bytes that were copied, `budget_bytes` at most.
+
+        Without a budget no hole is left. A budget below a page's bytes moves none of that pool's. While `may_move` says
+        no, nothing happens. Raises `InvalidSize` for a negative budget.
+        """
+        if budget_bytes is not None and budget_bytes < 0:
+            raise InvalidSize(f"budget_bytes is {budget_bytes}. Pass 0 or more, or None for no limit.")
+        before = self.bytes_moved
+        for index, member in enumerate(self._members):
+            if member.span.extent.num_holes and self._moves():
+                left = None if budget_bytes is None else budget_bytes - (self.bytes_moved - before)
+                self._close(index, left)
+        return self.bytes_moved - before
+
+    def clear(self) -> None:
+        """Every page is free, whoever held it. O(pages)."""
+        for member in self._members:
+            member.clear()
+        self._handed_over = True
+
+    def by_state(self) -> ArenaBytes:
+        """Every byte of the arena by what it is. O(pools)."""
+        return bytes_by_state(self._members, self._layout)
+
+    def audit(self) -> None:
+        """Check every table, count and span, and that spans lie in order and apart. Raises `AuditError`. O(pages)."""
+        audit_chain(self._members, self._layout)
+
+    def _fits(self, wanted: list[tuple[int, int]], *, moves: bool) -> bool:
+        if not moves:
+            return self._layout.fits_unmoved(wanted)
+        extra = [0] * len(self._members)
+        for index, num_pages in wanted:
+            extra[index] = num_pages
+        return self._layout.fits(extra)
+
+    def _make_room(self, index: int, grown: int, num_pages: int) -> tuple[int, int] | None:
+        """The edges that give the pool `grown` pages more, free now; None when there is no room for `num_pages`."""
+        edges = self._layout.grown(index, grown)
+        if edges is None:
+            if not (self._moves() and self._fits([(index, num_pages)], moves=True)):
+                return None
+            edges = self._layout.target(index, grown)
+            page_bytes = self._layout.extents[index].page_bytes
+            self._push(index, HIGH, edges[1] * page_bytes)
+            self._push(index, LOW, edges[0] * page_bytes)
+        if self._handed_over:
+            self._wait()
+        return edges
+
+    def _push(self, index: int, side: int, byte: int) -> None:
+        """Make everything beyond the pool on `side` stay clear of `byte`, whatever that moves further on."""
+        at = self._layout.neighbour(index, side)
+        if not 0 <= at < len(self._members):
+            return
+        extent = self._layout.extents[at]
+        num_pages = side * (inward(byte, -side, extent.page_bytes) - extent.edge(-side))
+        if num_pages <= 0:
+            return
+        far = extent.edge(side) + side * self._members[at].span.fresh_for(-side, num_pages)
+        if side * (self._layout.reach(at, side) - far) < 0:
+            self._push(at, side, far * extent.page_bytes)
+        self._retreat(at, -side, num_pages)
+
+    def _close(self, index: int, budget_bytes: int | None) -> None:
+        """Retreat a pool into its holes, as far as the budget goes, on the side where that gains most."""
+        member = self._members[index]
+        extent = member.span.extent
+        copies = extent.num_used if budget_bytes is None else budget_bytes // extent.page_bytes
+        sides = (-extent.place,) if extent.place else (LOW, HIGH)
+        bands = [(side, *member.span.affordable(side, copies)) for side in sides]
+        side, num_pages, _ = max(bands, key=lambda band: (band[1], -band[2]))
+        if num_pages:
+            self._retreat(index, side, num_pages)
+
+    def _retreat(self, index: int, side: int, num_pages: int) -> None:
+        self._wait()
+        member = self._members[index]
+        copies = member.retreat(side, num_pages)
+        self.num_moves += copies
+        self.bytes_moved += copies * member.spec.page_bytes
+
+    def _released(self, index: int, *, shrunk: bool) -> None:
+        """What follows when pages have become holes."""
+        if shrunk:
+            self._handed_over = True
+        extent = self._layout.extents[index]
+        if self.eager and extent.place and extent.num_holes and self._moves():
+            self._retreat(index, -extent.place, extent.num_holes)
+
+    def _moves(self) -> bool:
+        return self._may_move is None or self._may_move()
+
+    def _wait(self) -> None:
+        """Call the fence: what comes now is ordered behind the last forward pass."""
+        if self._fence is not None:
+            self._fence()
+        self._handed_over = False
+
+    def _find(self, pool: str) -> int:
+        index = self._index.get(pool)
+        if index is None:
+            raise LayoutError(f"the arena has no pool {pool!r}. Its pools are {', '.join(self.pools)}.")
+        return index

@@ -1,0 +1,114 @@
+"""Where pools could lie: the arithmetic that decides, without moving anything.
+
+    byte  bottom                                                                    top
+           | low end >>>      gap      << middle >>      gap       <<< high end |
+
+Pools keep their order. Each has its own grid, so every bound is rounded onto the grid of the pool it bounds. Holes do
+not count: a span can always be packed, which costs copies and never fails. The lowest packing, every pool as low as the
+one below it allows, leaves the most room above; so it fits if and only if some layout does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+
+from kvstead.arena.span import Extent, inward
+from kvstead.kernels.spans import HIGH, LOW
+
+
+class Layout:
+    """Extents in their order from low to high, between the bytes `bottom` and `top`. O(pools) each, host integers."""
+
+    __slots__ = ("bottom", "extents", "top")
+
+    def __init__(self, extents: Sequence[Extent], bottom: int, top: int) -> None:
+        self.extents = extents
+        self.bottom = bottom
+        self.top = top
+
+    def neighbour(self, index: int, side: int) -> int:
+        """The next pool on that side that is not empty, or -1 or the number of pools: none."""
+        at = index + side
+        while 0 <= at < len(self.extents) and self.extents[at].lo == self.extents[at].hi:
+            at += side
+        return at
+
+    def border(self, index: int, side: int) -> int:
+        """The byte at which that neighbour begins, or the arena ends."""
+        at = self.neighbour(index, side)
+        if 0 <= at < len(self.extents):
+            extent = self.extents[at]
+            return extent.edge(-side) * extent.page_bytes
+        return self.top if side > 0 else self.bottom
+
+    def reach(self, index: int, side: int) -> int:
+        """How far the pool's edge on that side could go while nothing else moves. Not beyond its neighbour's."""
+        return inward(self.border(index, side), side, self.extents[index].page_bytes)
+
+    def packed(self, index: int, side: int) -> int:
+        """How far it could go if everything on that side packed itself away."""
+        byte = self.top if side > 0 else self.bottom
+        for extent in self.extents[::-side]:
+            if extent is self.extents[index]:
+                break
+            if extent.num_used:
+                byte = (inward(byte, side, extent.page_bytes) - side * extent.num_used) * extent.page_bytes
+        return inward(byte, side, self.extents[index].page_bytes)
+
+    def fits(self, extra: Iterable[int]) -> bool:
+        """Whether some layout has room for what is used and that many pages more of each pool."""
+        byte = self.bottom
+        for extent, num_pages in zip(self.extents, extra, strict=True):
+            count = extent.num_used + num_pages
+            if count:
+                end = -(-byte // extent.page_bytes) + count
+                if end > extent.limit:
+                    return False
+                byte = end * extent.page_bytes
+        return True
+
+    def fits_unmoved(self, demand: Iterable[tuple[int, int]]) -> bool:
+        """Whether pools can take (index, pages) one after the other, in this order, while nothing moves.
+
+        A dry run. For one pool this is exact. For several it says what taking in this order would do, which need not
+        find every way: a middle pool grows on the roomier side first.
+        """
+        trial = Layout([replace(extent) for extent in self.extents], self.bottom, self.top)
+        for index, num_pages in demand:
+            extent = trial.extents[index]
+            grown = num_pages - extent.num_holes
+            if grown > 0:
+                placed = trial.grown(index, grown)
+                if placed is None:
+                    return False
+                extent.lo, extent.hi = placed
+            extent.num_holes = max(0, -grown)
+        return True
+
+    def grown(self, index: int, num_pages: int) -> tuple[int, int] | None:
+        """The pool's edges when it grows by some pages into the gaps beside it, or None when those are too small.
+
+        The roomier side is used first, then the other. An empty middle pool starts in the midst of its room.
+        """
+        extent = self.extents[index]
+        low, high = self.reach(index, LOW), self.reach(index, HIGH)
+        slack = high - low - (extent.hi - extent.lo) - num_pages
+        if slack < 0:
+            return None
+        if extent.lo == extent.hi:
+            start = low + slack * (extent.place + 1) // 2
+            return start, start + num_pages
+        below, above = extent.lo - low, high - extent.hi
+        upward = min(num_pages, above) if above >= below else max(0, num_pages - below)
+        return extent.lo - (num_pages - upward), extent.hi + upward
+
+    def target(self, index: int, num_pages: int) -> tuple[int, int]:
+        """The edges that the pool shall have if the gaps are too small: neighbours above move first, then those below.
+
+        What is above moves no further than packing allows. Meant for when `fits`; then what is below has the rest.
+        """
+        extent = self.extents[index]
+        size = extent.hi - extent.lo + num_pages
+        high = min(self.reach(index, LOW) + size, self.packed(index, HIGH))
+        return high - size, high
