@@ -328,3 +328,38 @@ def test_clear_returns_both_sides(page_size, dead):
         assert bench.room() == (8 * page_size, 8 * page_size)
         assert bench.window_counts() == (0, 0, 0)
         bench.audit()
+
+
+@PAGE_SIZES
+def test_unlock_that_reaches_further_back_than_its_lock(page_size):
+    """A wrong start of a lock's window part is refused, with nothing changed, whether it is let go or loosened."""
+    bench = Bench(8, page_size, window=Window(2 * page_size))
+    node = bench.cache("abcdef").node
+    bench.tree.lock(node)
+    bench.tree.loosen(node, 4 * page_size, 5 * page_size)
+    before = bench.window_counts()
+    for wrong in (4 * page_size, 0, -1):
+        with pytest.raises(LockUnderflow, match=f"from token {wrong} on"):
+            bench.tree.unlock(node, window_from=wrong)
+        with pytest.raises(LockUnderflow, match=f"from token {wrong} on"):
+            bench.tree.loosen(node, wrong, 6 * page_size)
+    with pytest.raises(LockUnderflow):
+        bench.tree.unlock(node)
+    assert bench.window_counts() == before
+    bench.audit()
+    bench.tree.unlock(node, window_from=5 * page_size)
+    assert bench.tree.clear()
+
+
+def test_row_that_turns_to_its_own_slots_inside_a_tombstone():
+    """What is dead behind the tree's own slots comes back to life all the same."""
+    bench = Bench(12, window=Window(4))
+    bench.cache("abcd", dead=range(4))
+    row = bench.tree.slots(bench.tree.root.children.copy().popitem()[1])
+    own = bench.compute(2)
+    tokens = bench.tokens("abcd")
+    done = bench.tree.insert(tokens, np.concatenate((row[:2], own)))
+    assert done.num_shared == 4
+    bench.allocator.free(own)
+    assert bench.live("abcd") == "..cd"
+    bench.audit()

@@ -126,7 +126,7 @@ class Match:
 
     num_found: leading tokens whose full-attention slots are cached; where it is more than `num_tokens`, what lies
     behind cannot be gone on from, because its window side is dead. Holds nothing: until `node` is locked, the next
-    eviction may take it.
+    eviction, or `loosen` of another lock, may take it.
     """
 
     node: Node

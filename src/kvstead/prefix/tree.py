@@ -156,9 +156,9 @@ class PrefixTree:
         window_from: where the window part of that lock begins, if `loosen` has moved it.
         """
         self._require_pin(node)
-        node.pins -= 1
-        for component in self._components:
+        for component in reversed(self._components):  # the window side, the last, may refuse
             component.unlock(node, window_from)
+        node.pins -= 1
 
     def loosen(self, node: Node, window_from: int, to: int) -> None:
         """Let go part of what one lock of `node` keeps on the window side, which begins at token `window_from`.
@@ -273,7 +273,7 @@ class PrefixTree:
     def _join(self, upper: Node) -> None:
         """Take `upper` into its only child, if nobody needs the boundary between them."""
         parent = upper.parent
-        if parent is None or upper.pins or len(upper.children) != 1:
+        if parent is None or len(upper.children) != 1:
             return
         (lower,) = upper.children.values()
         for component in self._components:

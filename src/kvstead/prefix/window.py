@@ -12,12 +12,13 @@ A lock of a node keeps the window side from `Window.needed_from(node.end)` on, n
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from math import lcm
 from typing import Protocol
 
 import numpy as np
 
+from kvstead.errors import LockUnderflow
 from kvstead.kernels.jit import IntArray
 from kvstead.model.window import Window
 from kvstead.prefix.component import SlotPool, fail
@@ -166,16 +167,17 @@ class WindowComponent:
             at.window.locks += 1
 
     def unlock(self, node: Node, since: int | None = None) -> None:
-        """Let go what a lock has kept from `since` on (all of it if not given), as far as nobody else keeps it."""
-        self._let_go(self._needed(node, self._start(node) if since is None else since))
+        """Let go what a lock has kept from `since` on (all of it if not given), as far as nobody else keeps it.
+
+        Raises `LockUnderflow`, with nothing changed, where no lock reaches back so far.
+        """
+        self._let_go(node, self._start(node) if since is None else since, node.end)
 
     def loosen(self, node: Node, since: int, to: int) -> None:
-        """Let go what a lock has kept from `since` up to `to`."""
+        """Let go what a lock has kept from `since` up to `to`. Raises as `unlock`."""
         to -= to % self._page_size
         self._cut_at(node, to)
-        loose = [at for at in self._needed(node, since) if at.end <= to]
-        self._let_go(loose)
-        for at in loose[:1]:
+        for at in self._let_go(node, since, to)[:1]:
             assert at.parent is not None, "the root has no window to loosen"
             self._join(at.parent)
 
@@ -272,9 +274,9 @@ class WindowComponent:
     def _givable(self, node: Node, num_shared: int, row: IntArray) -> Iterator[tuple[Node, int, int]]:
         """Stretches of a tombstone for which the caller's row has window pages: (node, start, end)."""
         start, end = node.start, min(node.end, num_shared)
-        if row[start] == node.pages[0] * self._page_size:
-            return  # the row reads the tree's own slots here
         pages = row[start : end : self._page_size] // self._page_size
+        if pages[0] == node.pages[0] and pages[-1] == node.pages[pages.size - 1]:
+            return  # the row reads the tree's own slots here
         known = (pages > 0) & (pages <= self._pool.num_pages)  # what is no page gives nothing, and is refused elsewhere
         has = np.concatenate(([0], self._pool.window_pages[np.where(known, pages, 0)] > 0, [0]))
         edges = np.flatnonzero(np.diff(has)) * self._page_size + start
@@ -304,10 +306,18 @@ class WindowComponent:
         self.evictable_tokens -= node.tokens.size
         self.protected_tokens += node.tokens.size
 
-    def _let_go(self, nodes: Iterable[Node]) -> None:
+    def _let_go(self, node: Node, since: int, to: int) -> list[Node]:
+        """Take one lock off the nodes from `since` to `to` on the path down to `node`, lowest first."""
+        nodes = [at for at in self._needed(node, max(since, 0)) if at.end <= to]
+        if since < self._start(node) or any(at.window.locks == 0 for at in nodes):
+            raise LockUnderflow(
+                f"no lock of {node} keeps windows from token {since} on. Pass where the lock's window part begins: as "
+                "`lock` made it begin, or the last `loosen`."
+            )
         for at in nodes:
             at.window.locks -= 1
             if at.window.locks == 0 and at.window.is_live:
                 self.protected_tokens -= at.tokens.size
                 self.evictable_tokens += at.tokens.size
                 self._queue.add(at)
+        return nodes
