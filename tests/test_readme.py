@@ -21,11 +21,18 @@ def test_slots_example_prints_and_refuses_what_the_readme_shows(capsys):
     assert words == f"DoubleFree: {caught.value}"
 
 
+def test_windows_example_prints_what_the_readme_shows(capsys):
+    """The example with a window prints padding for what has gone, and everything is free in the end."""
+    exec(BLOCKS[1], {})  # noqa: S102 - the README's own code
+    for line in capsys.readouterr().out.splitlines():
+        assert f"# {line}" in BLOCKS[1]
+
+
 def test_manager_example_prints_what_the_readme_shows(capsys):
     """The manager example finds 96 of 100 tokens the second time."""
-    assert len(BLOCKS) == 2
-    exec(BLOCKS[1], {})  # noqa: S102 - the README's own code
+    assert len(BLOCKS) == 3
+    exec(BLOCKS[2], {})  # noqa: S102 - the README's own code
     found, by_state = capsys.readouterr().out.splitlines()
     assert found == "96"
-    assert "# 96" in BLOCKS[1]
+    assert "# 96" in BLOCKS[2]
     assert list(eval(by_state)) == ["live", "cached", "parked", "free", "padding"]  # noqa: S307 - printed just above
