@@ -6,6 +6,7 @@ import torch
 from kvstead.engine import KVCacheManager
 from kvstead.errors import ForeignPage, InvalidSize, LayoutError
 from kvstead.model import ModelLayout
+from kvstead.model.sizing import split_for_slots
 from kvstead.model.window import Window
 from tiny_model import LAYER_BYTES, tiny_layout, tiny_manager, tiny_window_layout
 
@@ -59,8 +60,9 @@ def test_slots_come_with_the_windows_of_their_sequences():
     long = KVCacheManager(layout, num_slots=640, page_size=1, expected_length=64, **BOOKS)
     short = KVCacheManager(layout, num_slots=640, page_size=1, expected_length=8, **BOOKS)
     half = KVCacheManager(layout, num_slots=640, page_size=1, window_ratio=0.5, **BOOKS)
-    assert long.num_window_slots == 640 * (5 + 2) // 64
-    assert short.num_window_slots == 640 * (5 + 2) // 8
+    assert long.split == split_for_slots(layout, 640, 1, expected_length=64)
+    assert short.split == split_for_slots(layout, 640, 1, expected_length=8)
+    assert 5 < long.num_window_slots < 320 < short.num_window_slots <= 640
     assert half.num_window_slots == 320
 
 
