@@ -1,12 +1,18 @@
 """Chains of one to five pools at random, near full, held to every rule after every call."""
 
 import importlib.util
+import itertools
 import random
 
+import chain_pair
+import numba
 import pytest
-from chain_pair import ChainPair
+from chain_pair import ChainPair, ints
 from layouts import HIGH, LOW, MIDDLE
 
+from kvstead.arena import page_map, span
+from kvstead.errors import ForeignPage, KVSteadError
+from kvstead.kernels import spans
 from paths import SHARED
 
 CHAINS = {
@@ -129,6 +135,44 @@ def test_chains_take_what_the_model_takes_for_long(chain, eager):
     """As above, for more seeds and calls."""
     for seed in range(10, 18):
         side_by_side(chain, seed, 300, eager=eager)
+
+
+@pytest.fixture
+def plain_kernels(monkeypatch):
+    """The kernels once more, as Python."""
+    monkeypatch.setattr(numba.config, "DISABLE_JIT", 1)
+    spec = importlib.util.spec_from_file_location("plain_spans", spans.__file__)
+    plain = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(plain)
+    return plain
+
+
+@pytest.mark.parametrize("chain", ["two ends", "three floats"])
+@pytest.mark.parametrize("eager", [False, True], ids=["lazy", "eager"])
+def test_kernels_do_the_same_as_python(chain, eager, plain_kernels, monkeypatch):
+    """One trace with compiled kernels and with plain ones: every table, span and byte is the same after every call."""
+    states = []
+    for kernels in (spans, plain_kernels):
+        monkeypatch.setattr(span, "spans", kernels)
+        monkeypatch.setattr(page_map, "spans", kernels)
+        monkeypatch.setattr(chain_pair, "ROUNDS", itertools.cycle(range(1, 251)))
+        rng = random.Random(9)
+        pair = ChainPair(*CHAINS[chain], eager=eager)
+        states.append([])
+        for _ in range(120):
+            step(rng, pair)
+            pair.compact(rng.choice([0, 0, 3, None]))
+            for pool in pair.chain.pools.values():
+                slots = pool.map.translate(ints(range(-1, 20)), 2)
+                assert ((slots == 0) | (pool.map.p2v[slots // 2] > 0)).all()
+                pair.refused(ForeignPage, "slot -2", pool.map.translate, ints([0, -2]), 2)
+            name = rng.choice(pair.names)
+            for bad in (99, 0, *list(pair.parked[name])[:1]):
+                wrong = [*pair.live[name], bad, *pair.live[name]]
+                for call in (pair.chain.release, pair.chain.park, pair.chain.take):
+                    pair.refused((KVSteadError, AssertionError), "page", call, name, ints(wrong))
+            states[-1].append((pair.state(), str(pair.live)))
+    assert states[0] == states[1]
 
 
 @pytest.mark.parametrize("chain", CHAINS)

@@ -62,8 +62,7 @@ def audit_chain(members: Sequence[SubPool], layout: Layout) -> None:
             )
         byte = extent.hi * extent.page_bytes
     total = bytes_by_state(members, layout).total
-    if total != layout.top:
-        raise AuditError(f"the states add up to {total} bytes of {layout.top}. A span is counted wrongly.")
+    assert total == layout.top, f"spans in order and apart add up to {total} bytes of {layout.top}"
 
 
 def _has_room(start: int, end: int, page_bytes: int) -> bool:

@@ -127,11 +127,14 @@ class PoolChain:
         return self._fits(wanted, moves=self._moves() if moves is None else moves)
 
     def capacity(self, pools: Sequence[str], moves: bool | None = None) -> int:  # noqa: FBT001 - as above
-        """The most pages that each of `pools` can take at once, over what they hold. O(pools log pages)."""
+        """The most pages that each of `pools` can take at once, over what they hold.
+
+        By bisection between what free bytes allow and what rounding may cost: a few times `fits`.
+        """
         may_move = self._moves() if moves is None else moves
         indices = [self._find(name) for name in dict.fromkeys(pools)]
-        extents = [self._layout.extents[index] for index in indices]
-        low, high = 0, min((extent.limit - extent.first - extent.num_used for extent in extents), default=0)
+        low, high = self._layout.bounds(indices)
+        low = low if may_move else 0
         while low < high:
             middle = (low + high + 1) // 2
             if self._fits([(index, middle) for index in indices], moves=may_move):

@@ -68,8 +68,18 @@ class Layout:
                 byte = end * extent.page_bytes
         return True
 
+    def bounds(self, indices: Sequence[int]) -> tuple[int, int]:
+        """Pages that each of some pools can surely take at once if pages may move, and what they cannot exceed.
+
+        Between the two lies what grids cost: less than one page of each pool, where it starts.
+        """
+        free = self.top - self.bottom - sum(extent.num_used * extent.page_bytes for extent in self.extents)
+        rounding = sum(extent.page_bytes for extent in self.extents)
+        each = sum(self.extents[index].page_bytes for index in indices)
+        return (max(0, (free - rounding) // each), free // each) if each else (0, 0)
+
     def fits_unmoved(self, demand: Iterable[tuple[int, int]]) -> bool:
-        """Whether pools can take (index, pages) one after the other, in this order, while nothing moves.
+        """Whether pools, each named once, can take (index, pages) one after the other while nothing moves.
 
         A dry run. For one pool this is exact. For several it says what taking in this order would do, which need not
         find every way: a middle pool grows on the roomier side first.
@@ -77,13 +87,11 @@ class Layout:
         trial = Layout([replace(extent) for extent in self.extents], self.bottom, self.top)
         for index, num_pages in demand:
             extent = trial.extents[index]
-            grown = num_pages - extent.num_holes
-            if grown > 0:
-                placed = trial.grown(index, grown)
+            if num_pages > extent.num_holes:
+                placed = trial.grown(index, num_pages - extent.num_holes)
                 if placed is None:
                     return False
                 extent.lo, extent.hi = placed
-            extent.num_holes = max(0, -grown)
         return True
 
     def grown(self, index: int, num_pages: int) -> tuple[int, int] | None:
