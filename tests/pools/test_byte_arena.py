@@ -74,12 +74,13 @@ def test_views_share_the_bytes():
             assert view[page].tolist() == list(range(at, at + one.page_bytes))
 
 
-@pytest.mark.parametrize("copy_bytes", [1, 8, 20, 64 << 20])
-def test_pages_are_copied_whole(copy_bytes, monkeypatch):
+@pytest.mark.parametrize("page_bytes", [5, 6, 12, 8])
+@pytest.mark.parametrize("copy_bytes", [1, 12, 20, 64 << 20])
+def test_pages_are_copied_whole(page_bytes, copy_bytes, monkeypatch):
     """Copies go pairwise, however few fit one batch; a page of another pool over other bytes keeps its own."""
-    monkeypatch.setattr(byte_arena, "_COPY_BYTES", copy_bytes)
-    pool = spec("a", 4, 2)
-    arena = arena_of(83, pool, spec("b", 1))
+    monkeypatch.setattr(byte_arena, "_HOST_COPY_BYTES", copy_bytes)
+    pool = spec("a", page_bytes)
+    arena = arena_of(10 * page_bytes + 3, pool, spec("b", 1))
     pages = arena.pages(pool)
     pages[:] = torch.arange(10, dtype=torch.uint8)[:, None]
     arena.copy(pool, ints(1, 2, 5), ints(9, 4, 6))
@@ -87,17 +88,19 @@ def test_pages_are_copied_whole(copy_bytes, monkeypatch):
     assert (pages == pages[:, :1]).all()
     arena.copy(pool, ints(), ints())
     assert pages[:, 0].tolist() == [0, 9, 4, 3, 4, 6, 6, 7, 8, 9]
-    assert not arena.storage[80:].any()
+    assert not arena.storage[10 * page_bytes :].any()
 
 
-def test_pages_are_zeroed_and_their_neighbours_are_not():
+@pytest.mark.parametrize("page_bytes", [3, 2, 4, 16])
+def test_pages_are_zeroed_and_their_neighbours_are_not(page_bytes):
     """Every byte of the named pages, and no other."""
-    pool = spec("a", 3)
-    arena = arena_of(20, pool)
+    pool = spec("a", page_bytes)
+    arena = arena_of(7 * page_bytes - 1, pool)
     arena.storage.fill_(255)
     arena.zero(pool, ints(2, 5))
     arena.zero(pool, ints())
-    assert torch.nonzero(arena.storage == 0)[:, 0].tolist() == [6, 7, 8, 15, 16, 17]
+    zeros = [page * page_bytes + at for page in (2, 5) for at in range(page_bytes)]
+    assert torch.nonzero(arena.storage == 0)[:, 0].tolist() == zeros
 
 
 def test_books_without_bytes():

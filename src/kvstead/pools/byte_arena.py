@@ -21,7 +21,9 @@ from kvstead.kernels.arrays import to_device
 from kvstead.kernels.jit import IntArray
 from kvstead.pools.entry_spec import EntrySpec
 
-_COPY_BYTES = 64 << 20  # a gather needs as much memory again as it moves
+# A gather needs as much memory again as it moves: on the host what a core caches, elsewhere what can be spared.
+_HOST_COPY_BYTES = 256 << 10
+_DEVICE_COPY_BYTES = 64 << 20
 
 
 class ByteArena:
@@ -78,12 +80,13 @@ class ByteArena:
     def copy(self, spec: EntrySpec, dst: IntArray, src: IntArray) -> None:
         """Copy pages `src` of one pool to `dst`, int64[k] each; no page is in both, so their order is free.
 
-        One gather and one scatter for every 64 MiB. Without storage nothing happens.
+        One gather and one scatter for every 64 MiB (256 KiB on the host). Without storage nothing happens.
         """
         if self.storage is None:
             return
-        pages = self.pages(spec)
-        step = max(1, _COPY_BYTES // spec.page_bytes)
+        pages = _widest(self.pages(spec))
+        at_once = _HOST_COPY_BYTES if self.device.type == "cpu" else _DEVICE_COPY_BYTES
+        step = max(1, at_once // spec.page_bytes)
         for at in range(0, src.size, step):
             taken = pages.index_select(0, to_device(src[at : at + step], self.device))
             pages.index_copy_(0, to_device(dst[at : at + step], self.device), taken)
@@ -91,7 +94,15 @@ class ByteArena:
     def zero(self, spec: EntrySpec, pages: IntArray) -> None:
         """Fill pages of one pool with zeros, int64[k]. Without storage nothing happens."""
         if self.storage is not None and pages.size:
-            self.pages(spec).index_fill_(0, to_device(pages, self.device), 0)
+            _widest(self.pages(spec)).index_fill_(0, to_device(pages, self.device), 0)
+
+
+def _widest(pages: torch.Tensor) -> torch.Tensor:
+    """The same pages in the widest integers that divide them: indexed copies cost by the element, not by the byte."""
+    for dtype in (torch.int64, torch.int32, torch.int16):
+        if pages.shape[1] % dtype.itemsize == 0:
+            return pages.view(dtype)
+    return pages
 
 
 def _names(specs: Sequence[EntrySpec]) -> str:
