@@ -19,7 +19,7 @@ def test_request_waits_for_an_end_while_window_pages_come_back(kind, prefix_cach
     manager = tiny_manager(page_size=page_size, layout=layout, prefix_cache=prefix_cache, **sides)
     scheduler = Scheduler(manager, chunk_tokens=128, decode_headroom=8, overlap=overlap)
     runner = FakeRunner(manager)
-    long, waits = Request(0, prompt_of(100, 0), 100), Request(1, prompt_of(30, 1), 5)
+    long, waits = Request(0, prompt_of(110, 0), 100), Request(1, prompt_of(30, 1), 5)
     scheduler.add(long)
     scheduler.add(waits)
     scheduler.step(runner)

@@ -3,9 +3,9 @@
     pages that could be had (free, or cached and not locked)
     |---- rest of the prompt ----|-- promised to running requests --|-- headroom of this one --|   must fit in it
 
-The window side is counted apart: a request never holds more of it than a window and its two ends, however long it is,
-but it should begin with room for a chunk of some size. What is promised is not taken yet; a decode step that finds no
-room all the same retracts a request.
+The window side is counted apart: a request never needs more of it at once than a window and its ends, however long it
+is, but a long prompt should have room for chunks of some size beside that. What is promised is not taken yet; a decode
+step that finds no room all the same retracts a request.
 """
 
 from __future__ import annotations
@@ -19,13 +19,21 @@ from kvstead.engine.request import Request
 from kvstead.kernels.jit import IntArray
 from kvstead.model.window import Window
 
+_STEPS = 16  # for a prompt on its last room on the window side, about
+
 
 class Admission:
-    """Counts for one manager. decode_headroom: tokens of growth kept in reserve for every running request."""
+    """Counts for one manager.
 
-    def __init__(self, manager: KVCacheManager, decode_headroom: int) -> None:
+    decode_headroom: tokens of growth kept in reserve for every running request. overlap: whether a step is planned
+    before the last one has been processed, for which a row may need one window page more.
+    """
+
+    def __init__(self, manager: KVCacheManager, decode_headroom: int, *, overlap: bool = False) -> None:
         self.manager = manager
         self.decode_headroom = decode_headroom
+        window = manager.window
+        self._most_windows = 0 if window is None else window.pages(manager.page_size) - (not overlap)
         # The last refusal: `manager.num_released` then, the window pages that lacked (0: the full side lacked some),
         # and the fewest that could be had since.
         self._refused_at = -1
@@ -66,7 +74,7 @@ class Admission:
             needed += self._promised(prefilling, decoding, ends)
             if manager.window is not None:
                 needed_windows = self._window_pages(manager.window, request, seen.num_cached)
-                needed_windows += self._promised_windows(manager.window, prefilling, decoding, ends)
+                needed_windows += self._promised_windows(prefilling, decoding, ends)
         if needed <= seen.room and needed_windows <= seen.window_room:
             return True
         self._refused_at = manager.num_released
@@ -100,16 +108,14 @@ class Admission:
         return promised + int((-(-grown // page_size) + -have // page_size).sum())
 
     def _window_pages(self, window: Window, request: Request, num_cached: int) -> int:
-        """Window pages that a request takes beside what it shares: its window, and a chunk as large to fill it by."""
-        page_size = self.manager.page_size
+        """Window pages that a request takes beside what it shares: its window, and what fills it by chunks."""
+        pages, page_size = self.manager.pages, self.manager.page_size
         start = window.needed_from(num_cached) // page_size
-        chunk = min(int(request.tokens.size) - num_cached, window.span)
-        most = window.pages(page_size) + self.manager.pages(chunk)
-        return min(self.manager.pages(self._with_headroom(request)) - start, most) - (num_cached // page_size - start)
+        rest = pages(int(request.tokens.size)) - num_cached // page_size - self._most_windows
+        most = self._most_windows + max(0, min(rest // _STEPS, pages(window.span)))
+        return min(pages(self._with_headroom(request)) - start, most) - (num_cached // page_size - start)
 
-    def _promised_windows(
-        self, window: Window, prefilling: Sequence[Request], decoding: IntArray, ends: IntArray
-    ) -> int:
+    def _promised_windows(self, prefilling: Sequence[Request], decoding: IntArray, ends: IntArray) -> int:
         """Window pages that running requests will take until their windows are full."""
         manager = self.manager
         rows = np.concatenate((decoding, np.array([request.row for request in prefilling], dtype=np.int64)))
@@ -117,7 +123,7 @@ class Admission:
         grown = np.minimum(have + self.decode_headroom, ends[rows])
         starts = manager.window_start[rows] // manager.page_size
         held = -(-have // manager.page_size) - starts
-        full = np.minimum(-(-grown // manager.page_size) - starts, window.pages(manager.page_size))
+        full = np.minimum(-(-grown // manager.page_size) - starts, self._most_windows)
         return int(np.maximum(full - held, 0).sum())
 
     def _with_headroom(self, request: Request) -> int:

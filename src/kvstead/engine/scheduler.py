@@ -53,7 +53,7 @@ class Scheduler:
         self.manager = manager
         self.chunk_tokens = chunk_tokens
         self.max_running = num_rows if max_running is None else min(max_running, num_rows)
-        self.admission = Admission(manager, decode_headroom)
+        self.admission = Admission(manager, decode_headroom, overlap=overlap)
         self.overlap = overlap
         if min(self.chunk_tokens, self.max_running) < 1 or decode_headroom < 0:
             raise InvalidSize(
