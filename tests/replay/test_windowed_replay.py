@@ -206,7 +206,7 @@ def test_recorded_reuse_is_the_same_with_windows(recorded, model):
 @pytest.mark.parametrize("model", ["gemma-3-1b", "llama-4-scout", "mistral-7b-v0.1"])
 def test_recorded_requests_are_served_in_a_tight_memory(recorded, model):
     """Where both sides are short all requests are served, some hits are lost, and every byte has its state."""
-    sizes = {"num_slots": 30_000} if model == "mistral-7b-v0.1" else {"num_slots": 150_000, "window_ratio": 0.2}
+    sizes = {"num_slots": 30_000} if model == "mistral-7b-v0.1" else {"num_slots": 150_000, "window_ratio": 0.08}
     result = run_replay(ReplayOptions((recorded,), model, **sizes))
     assert (result.finished, result.rejected) == (250, 0)
     assert result.output_tokens == result.trace.output_lens.sum()
