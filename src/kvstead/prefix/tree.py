@@ -225,18 +225,19 @@ class PrefixTree:
         The last node may reach further than `key` goes with it.
         """
         page_size = self.page_size
-        node = self.root
+        node, end = self.root, 0
         path = [node]
-        while node.end < key.size:
-            child = node.children.get(self._child_key(node, key[node.end : node.end + page_size], namespace))
+        while end < key.size:
+            page = key[end : end + page_size].tobytes()
+            child = node.children.get(page if end else (namespace, page))
             if child is None:
                 break
             path.append(child)
-            num_common = common_prefix(key, node.end, child.tokens)
+            num_common = common_prefix(key, end, child.tokens)
             if num_common < child.tokens.size:
-                return path, node.end + num_common - num_common % page_size
-            node = child
-        return path, node.end
+                return path, end + num_common - num_common % page_size
+            node, end = child, child.end
+        return path, end
 
     def _child_key(self, parent: Node, page: TokenArray, namespace: Namespace) -> ChildKey:
         return page.tobytes() if parent is not self.root else (namespace, page.tobytes())
