@@ -67,7 +67,7 @@ class Allocator(ABC):
         if self.free_group is None:
             self._give(array)
         else:
-            self.free_group.extend(self._park(array))
+            self._hand_back(self._park(array))
 
     def free_segment(self, slots: Integers, *, start_pos: int) -> None:
         """Give back a stretch of a request's row, `row[start_pos : start_pos + len(slots)]`, whole pages at a time.
@@ -82,16 +82,12 @@ class Allocator(ABC):
         if self.free_group is None:
             self._give_segment(array)
         else:
-            self.free_group.extend(self._park_segments((array,)))
+            self._hand_back(self._park_segments((array,)))
 
     def free_segments(self, pairs: Iterable[Segment]) -> None:
         """Give back several stretches, (slots, start_pos) each, all or none. They may not share a page."""
         arrays = [self._segment(slots, start_pos) for slots, start_pos in pairs]
-        releases = self._park_segments([array for array in arrays if array.size])
-        if self.free_group is None:
-            free_group.end(releases)
-        else:
-            self.free_group.extend(releases)
+        self._hand_back(self._park_segments([array for array in arrays if array.size]))
 
     def free_group_begin(self) -> None:
         """Open a group: from now on frees are parked. Raises `FreeGroupError` when one is open."""
@@ -145,6 +141,13 @@ class Allocator(ABC):
     @abstractmethod
     def _give_segment(self, slots: IntArray) -> None:
         """Give the pages of one such stretch back, by the shortest way."""
+
+    def _hand_back(self, releases: Iterable[Release]) -> None:
+        """Make parked pages available: at once, or when the open group ends."""
+        if self.free_group is None:
+            free_group.end(releases)
+        else:
+            self.free_group.extend(releases)
 
     def _segment(self, slots: Integers, start_pos: int) -> IntArray:
         if start_pos < 0 or start_pos % self.page_size:

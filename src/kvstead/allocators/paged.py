@@ -42,9 +42,7 @@ class PagedAllocator(Allocator):
             raise InvalidSize(
                 f"size {size} with page size {page_size} makes no pool. Give 0 slots or more and a page of 1 or more."
             )
-        num_pages = size // page_size
-        super().__init__(num_pages * page_size, page_size, device)
-        self._free_list = FreeList(num_pages, order)
+        self._manage(FreeList(size // page_size, order), page_size, device)
 
     def available_size(self) -> int:
         """Tokens that can be allocated now. What is parked in an open group does not count."""
@@ -153,6 +151,11 @@ class PagedAllocator(Allocator):
             return None
         row_kernels.append_slots(table.owner, slots, lengths, rows, owners, pages, self.page_size, out)
         return out
+
+    def _manage(self, pages: FreeList, page_size: int, device: str | torch.device) -> None:
+        """Start with pages of any make; for subclasses that are not given a size."""
+        super().__init__(pages.num_pages * page_size, page_size, device)
+        self._free_list = pages
 
     def _take(self, num_pages: int, owner: int = 0) -> IntArray | None:
         """Where every new page comes from; None when short, with nothing changed."""

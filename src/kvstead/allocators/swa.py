@@ -51,10 +51,7 @@ class SWAAllocator(PagedAllocator):
         super().__init__(full_size, page_size, device=device, order=order)
         if swa_size < 0:
             raise InvalidSize(f"swa_size is {swa_size}. The window side has 0 slots or more.")
-        self._windows = FreeList(swa_size // page_size, order)
-        self.swa_size = self._windows.num_pages * page_size
-        self.window_pages: IntArray = np.zeros(self.num_pages + 2, dtype=np.int64)
-        self.window_pages[-1] = -1
+        self._pair(FreeList(swa_size // page_size, order))
 
     @property
     def num_window_pages(self) -> int:
@@ -157,12 +154,7 @@ class SWAAllocator(PagedAllocator):
         0 for a slot without one (padding too), -1 for -1. Raises `ForeignPage` for any other id outside the pool.
         O(slots); slots on another device are copied to the host, which waits for it.
         """
-        array = to_host(slots)
-        out = np.empty(array.size, dtype=np.int64)
-        bad = windows.window_slots(self.window_pages, array, self.page_size, out)
-        if bad >= 0:
-            refuse_window_slot(int(array[bad]), self.size + self.page_size)
-        return to_device(out, self.device).reshape(np.shape(slots))
+        return to_device(self._peer_slots(to_host(slots)), self.device).reshape(np.shape(slots))
 
     def move_window(self, src: Integers, dst: Integers) -> None:
         """Make the peer of the page of each `src` slot that of the page of the `dst` slot beside it, all or none.
@@ -201,16 +193,28 @@ class SWAAllocator(PagedAllocator):
         if not (self._free_list.table.state[owners] == host.LIVE).all() or self.window_pages[-1] != -1:
             raise AuditError("a page that is not live has a window page. Only the allocator maps pages.")
 
+    def _pair(self, window_pages: FreeList) -> None:
+        """Start with a window side of any make, beside the full side."""
+        self._windows = window_pages
+        self.swa_size = window_pages.num_pages * self.page_size
+        self.window_pages: IntArray = np.zeros(self.num_pages + 2, dtype=np.int64)
+        self.window_pages[-1] = -1
+
+    def _has_room(self, num_pages: int, num_windows: int) -> bool:
+        """Whether both sides have so many pages now, together."""
+        return num_pages <= self._free_list.num_free and num_windows <= self._windows.num_free
+
     def _take(self, num_pages: int, owner: int = 0) -> IntArray | None:
         return self._take_tail(num_pages, num_pages, owner)
 
     def _take_tail(self, num_pages: int, num_windows: int, owner: int = 0) -> IntArray | None:
         """New full pages, the last `num_windows` of them with peers. Tags are the full side's alone."""
         require_tag(owner)
-        if num_windows > self._windows.table.num_free:
+        if not self._has_room(num_pages, num_windows):
             return None
         pages = self._free_list.take(num_pages, owner)
-        if pages is not None and num_windows:
+        assert pages is not None, "the full side was asked first"
+        if num_windows:
             peers = self._windows.take(num_windows)
             assert peers is not None, "the window side was asked first"
             windows.map_pages(self.window_pages, pages, peers, num_pages - num_windows)
@@ -267,7 +271,7 @@ class SWAAllocator(PagedAllocator):
             return
         peers = self._unmap(pages)
         if peers.size:
-            self.free_group.append(Release(self._windows, self._windows.park(peers)))
+            self._hand_back((Release(self._windows, self._windows.park(peers)),))
 
     def _unmap(self, pages: IntArray) -> IntArray:
         """Take the peers of `pages` out of the mapping: what they were, for the caller to free."""
@@ -276,6 +280,13 @@ class SWAAllocator(PagedAllocator):
         if bad >= 0:
             self._free_list.table.refuse(int(pages[bad]))
         return peers[:count]
+
+    def _peer_slots(self, slots: IntArray) -> IntArray:
+        out = np.empty(slots.size, dtype=np.int64)
+        bad = windows.window_slots(self.window_pages, slots, self.page_size, out)
+        if bad >= 0:
+            refuse_window_slot(int(slots[bad]), self.size + self.page_size)
+        return out
 
     def _segment_pages(self, slots: IntArray) -> IntArray:
         pages = np.empty(-(-slots.size // self.page_size), dtype=np.int64)

@@ -158,9 +158,9 @@ class PoolChain:
                 self._close(index, left)
         return self.bytes_moved - before
 
-    def clear(self) -> None:
-        """Every page is free, whoever held it. O(pages)."""
-        for member in self._members:
+    def clear(self, pool: str | None = None) -> None:
+        """Every page, or every page of one pool, is free, whoever held it. O(pages)."""
+        for member in self._members if pool is None else [self._members[self._find(pool)]]:
             member.clear()
         self._handed_over = True
 
