@@ -1,8 +1,23 @@
 """The public allocators: who gets which slots, and when they come back."""
 
 from kvstead.allocators.base import Allocator
+from kvstead.allocators.multi_ended import MultiEndedAllocator
 from kvstead.allocators.paged import PagedAllocator, TokenAllocator
 from kvstead.allocators.pure_swa import PureSWAAllocator
+from kvstead.allocators.states import StateAllocator
 from kvstead.allocators.swa import SWAAllocator
+from kvstead.allocators.unified import UnifiedSWAAllocator
+from kvstead.allocators.unified_states import UnifiedMambaAllocator, UnifiedMambaSWAAllocator
 
-__all__ = ["Allocator", "PagedAllocator", "PureSWAAllocator", "SWAAllocator", "TokenAllocator"]
+__all__ = [
+    "Allocator",
+    "MultiEndedAllocator",
+    "PagedAllocator",
+    "PureSWAAllocator",
+    "SWAAllocator",
+    "StateAllocator",
+    "TokenAllocator",
+    "UnifiedMambaAllocator",
+    "UnifiedMambaSWAAllocator",
+    "UnifiedSWAAllocator",
+]
