@@ -12,6 +12,7 @@ both tables is 0, the sink; their last rows stay -1, so that index -1 does.
 
 from __future__ import annotations
 
+import numpy as np
 from numba import types
 
 from kvstead.kernels.bitmap import set_bits
@@ -74,16 +75,32 @@ def take_holes(words: WordArray, starts: IntArray, side: int, out: IntArray) -> 
             _clear(words, starts, 1, at)
 
 
+@kernel(u64(i64, i64))
+def _mask(first: int, count: int) -> np.uint64:
+    """Bits `first` to below `first + count` of a word; `count` is 1 or more."""
+    return (u64(0xFFFFFFFFFFFFFFFF) >> u64(64 - count)) << u64(first)
+
+
 @kernel(types.UniTuple(i64, 2)(U64, I64, i64, i64, i64))
 def _trim(words: WordArray, starts: IntArray, lo: int, hi: int, anchor: int) -> tuple[int, int]:
-    """The edges of a span without the holes that lie at an edge which may move; their bits are cleared."""
+    """The edges of a span without the holes that lie at an edge which may move; their bits are cleared, by the word."""
     for side in (LOW, HIGH):
         while side != anchor and lo < hi:
-            page = lo if side < 0 else hi - 1
-            if not _is_hole(words, page):
+            at = (lo if side < 0 else hi - 1) // 64
+            first = max(lo - at * 64, 0)
+            last = min(hi - at * 64, 64)
+            used = ~words[at] & _mask(first, last - first)
+            count = last - first
+            if used != 0:
+                count = _edge_bit(used, side) - first if side < 0 else last - 1 - _edge_bit(used, side)
+            if count == 0:
                 break
-            _clear(words, starts, 0, page)
-            lo, hi = (lo + 1, hi) if side < 0 else (lo, hi - 1)
+            words[at] = words[at] & ~_mask(first if side < 0 else last - count, count)
+            if words[at] == 0:
+                _clear(words, starts, 1, at)
+            lo, hi = (lo + count, hi) if side < 0 else (lo, hi - count)
+            if used != 0:
+                break
     return lo, hi
 
 
