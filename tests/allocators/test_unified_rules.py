@@ -275,6 +275,19 @@ def test_clearing_inside_a_group_leaves_an_empty_arena(make):
     assert not stamped_pages(allocator) if hasattr(allocator, "states") else not allocator.owners()
 
 
+@every_maker
+def test_a_refused_stretch_leaves_the_others_where_they_are(make):
+    """Stretches of which the last is free already: none is freed, ids and places are as before."""
+    allocator = make()
+    rows = pages_of(allocator, 4)
+    allocator.free(rows[3])
+    before = chain_state(allocator.chain), snapshot(allocator)
+    with pytest.raises(DoubleFree):
+        allocator.free_segments([(row, 0) for row in rows])
+    assert (chain_state(allocator.chain), snapshot(allocator)) == before
+    allocator.audit()
+
+
 # Chains and arenas.
 
 
