@@ -48,3 +48,20 @@ def test_second_of_two_requests_comes_in_when_the_window_of_the_first_is_what_it
         most = max(most, scheduler.num_running)
     assert most == 2
     assert scheduler.num_retractions == 0
+
+
+@pytest.mark.parametrize("overlap", [True, False])
+def test_refusal_is_not_held_against_the_next_in_the_queue(overlap):
+    """A request that was refused once and came in later leaves no refusal behind: a short one comes in at once."""
+    layout = tiny_window_layout(3)
+    manager = tiny_manager(2000, 1, layout=layout, num_window_slots=12 if overlap else 10, max_length=600)
+    scheduler = Scheduler(manager, chunk_tokens=16, decode_headroom=2, overlap=overlap)
+    runner = FakeRunner(manager)
+    for i, length in enumerate((26, 36)):
+        scheduler.add(Request(i, prompt_of(length, i), 500))
+    short = Request(2, prompt_of(1, 2), 1)
+    scheduler.add(short)
+    for _ in range(60):
+        scheduler.step(runner)
+    assert short.status is Status.FINISHED
+    assert scheduler.num_running == 2

@@ -141,5 +141,5 @@ def test_audit_sees_a_lock_that_reaches_over_none():
     bench.audit()
     assert (upper.window.locks, upper.locks, lower.window.locks) == (1, 3, 0)
     upper.window.locks = 2
-    with pytest.raises(AuditError, match="where 1 may reach"):
+    with pytest.raises(AuditError, match="where 1 reach it"):
         bench.tree.audit()

@@ -5,18 +5,20 @@ import pytest
 from prefix_bench import Bench
 from window_tree_model import PIECE
 
+from kvstead.allocators import PagedAllocator
 from kvstead.errors import (
     AuditError,
     DoubleFree,
     ForeignPage,
     InvalidSize,
+    LayoutError,
     LockUnderflow,
     MisalignedSegment,
     OpenGroup,
     UseAfterFree,
 )
 from kvstead.model.window import Window
-from kvstead.prefix import Evicted, Match
+from kvstead.prefix import Evicted, Match, Namespace, PrefixTree
 
 PAGE_SIZES = pytest.mark.parametrize("page_size", [1, 2, 3, 4, 64])
 WINDOWS = [Window(span, is_chunked) for span in range(1, 10) for is_chunked in (False, True)]
@@ -363,3 +365,43 @@ def test_row_that_turns_to_its_own_slots_inside_a_tombstone():
     bench.allocator.free(own)
     assert bench.live("abcd") == "..cd"
     bench.audit()
+
+
+@PAGE_SIZES
+def test_unlock_that_lets_go_less_than_its_lock_keeps(page_size):
+    """A window part named too short is refused as well, and nothing stays protected for ever; nor does one go back."""
+    bench = Bench(16, page_size, window=Window(6 * page_size))
+    node = bench.cache("abcdefgh").node
+    bench.tree.lock(node)
+    before = bench.window_counts(), len(list(bench.tree.root.below()))
+    for wrong in (4 * page_size, 8 * page_size, 99 * page_size):
+        with pytest.raises(LockUnderflow):
+            bench.tree.unlock(node, window_from=wrong)
+        with pytest.raises(LockUnderflow):
+            bench.tree.loosen(node, wrong, 100 * page_size)
+    for to in (page_size, -page_size):
+        with pytest.raises(InvalidSize, match="cannot go back"):
+            bench.tree.loosen(node, 2 * page_size, to)
+    assert (bench.window_counts(), len(list(bench.tree.root.below()))) == before
+    bench.audit()
+    bench.tree.loosen(node, 2 * page_size, 99 * page_size)
+    bench.tree.unlock(node, window_from=123 * page_size)
+    assert bench.tree.clear()
+
+
+def test_windows_are_not_taken_from_other_prefixes():
+    """Slots that another node owns give nothing to a tombstone: the call is refused and changes nothing."""
+    bench = Bench(20, 2, window=Window(4))
+    tokens, row = bench.tokens("abcd"), bench.compute(8)
+    bench.tree.insert(tokens, row, namespace=Namespace(lora="x"))
+    bench.cache("abcd", dead=range(4))
+    with pytest.raises(AuditError, match="other prefixes"):
+        bench.tree.insert(tokens, row)
+    assert [bench.match("abcd", Namespace(lora=lora)).num_tokens for lora in ("", "x")] == [0, 8]
+    bench.audit()
+
+
+def test_tree_with_a_window_needs_an_allocator_that_has_one():
+    """An allocator of one side is refused when the tree is built."""
+    with pytest.raises(LayoutError, match="PagedAllocator has no window side"):
+        PrefixTree(PagedAllocator(8, 2), window=Window(4))

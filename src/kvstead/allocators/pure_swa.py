@@ -14,7 +14,7 @@ from kvstead.kernels.arrays import Integers, to_device, to_host
 
 
 class PureSWAAllocator(PagedAllocator):
-    """A `PagedAllocator` that answers to what `SWAAllocator` is asked, with one pool on both sides.
+    """A `PagedAllocator` with the frees, sizes and `window_slots` of an `SWAAllocator`, and one pool on both sides.
 
     The window side of a slot is the slot itself. So `free_swa` is `free`, and the second of the two raises
     `DoubleFree`: whoever frees a row leaves out what its window has left behind. `free_full` does nothing, whatever it

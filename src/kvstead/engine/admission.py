@@ -76,6 +76,7 @@ class Admission:
                 needed_windows = self._window_pages(manager.window, request, seen.num_cached)
                 needed_windows += self._promised_windows(prefilling, decoding, ends)
         if needed <= seen.room and needed_windows <= seen.window_room:
+            self.forget_refusal()
             return True
         self._refused_at = manager.num_released
         self._lacking = 0 if needed > seen.room else needed_windows - seen.window_room

@@ -42,9 +42,10 @@ class KVCacheManager:
     """Slots, rows and cached prefixes for one model layout in a fixed number of bytes.
 
     layout: what the model caches. num_bytes: the memory, padding included; or num_slots: usable slots, of the window
-    side where every layer has a window. Where only some have one, window_ratio (window slots per full slot) divides the
-    memory between the sides, or num_window_slots beside num_slots; else the ratio follows from the expected_length of
-    a request in tokens, see `kvstead.model.sizing.split_memory`, and `.split` says how.
+    side where every layer has a window (`.num_slots` are names without bytes then). Where only some have one,
+    window_ratio (window slots per full slot) divides the memory between the sides, or num_window_slots beside
+    num_slots; else the ratio follows from the expected_length of a request in tokens, see
+    `kvstead.model.sizing.split_memory`, and `.split` says how.
 
     page_size: tokens a page. policy: which cached prefix goes first, see `kvstead.prefix`. max_requests: rows.
     max_length: tokens of the longest request. prefix_cache: whether prefixes are kept at all. storage: allocate the
@@ -280,7 +281,13 @@ class KVCacheManager:
         return self._windows.room() if self._windows else 0
 
     def growth(self, row: int, num_tokens: int) -> int:
-        """By how many tokens, `num_tokens` at most, a row could grow now: 0 only if it could not by one."""
+        """By how many tokens, `num_tokens` at most, a row could grow now: 0 only if it could not by one.
+
+        Raises `StaleRow`, and `InvalidSize` for a negative number.
+        """
+        self.table.require_live(row)
+        if num_tokens < 0:
+            raise InvalidSize(f"row {row} cannot grow by {num_tokens} tokens. Ask for 0 or more.")
         have = int(self.table.lengths[row])
         in_last_page = -have % self.page_size
         wanted = self.pages(have + num_tokens) - self.pages(have)
@@ -306,7 +313,10 @@ class KVCacheManager:
 
     @property
     def window_start(self) -> IntArray:
-        """By row, the first position whose window slot is still held; the positions below it are never read again."""
+        """By row, the first position whose window slot is still held; the positions below it are never read again.
+
+        Without a window nothing of it has a meaning.
+        """
         return self._windows.start if self._windows else self.protected
 
     def pages(self, num_tokens: int) -> int:

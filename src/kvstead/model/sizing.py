@@ -11,6 +11,7 @@ from kvstead.model.layout import ModelLayout
 from kvstead.model.window import Window
 
 _ASSUMED_LENGTH = 8192  # tokens of a sequence, where nobody says: a prompt of some thousands and its answer
+_LEAST_RATIO = Fraction(1, 10**4)
 _CHUNK = 8192  # tokens of prompts that are computed at once, and have all their window slots for that time
 
 
@@ -143,8 +144,11 @@ def _given_ratio(given: float | Fraction) -> Fraction:
         ratio = given if isinstance(given, Fraction) else Fraction(str(given))
     except ValueError:
         ratio = Fraction(0)  # nan or infinite
-    if ratio <= 0:
-        raise InvalidSize(f"window_ratio is {given}. It must be above 0 and finite; leave it out to have it derived.")
+    if not _LEAST_RATIO <= ratio <= 1 / _LEAST_RATIO:
+        raise InvalidSize(
+            f"window_ratio is {given}. It must be above 0 and finite, from {float(_LEAST_RATIO)} to "
+            f"{float(1 / _LEAST_RATIO):,.0f}; more than 1 is of no use. Leave it out to have it derived."
+        )
     return ratio
 
 
@@ -154,7 +158,7 @@ def _given_source(ratio: Fraction) -> str:
 
 def _derived_ratio(window: Window, page_size: int, expected_length: int | None) -> tuple[Fraction, str]:
     length = _ASSUMED_LENGTH if expected_length is None else expected_length
-    if length < 1:
+    if not isinstance(length, int) or length < 1:
         raise InvalidSize(f"sequences of {length} tokens are expected. Use a length of at least 1, or leave it out.")
     ratio = min(Fraction(1), Fraction(min(length, window.span) + 2 * page_size, length))
     return ratio, f"derived for sequences of {length:,} tokens{', assumed' if expected_length is None else ''}"

@@ -34,8 +34,8 @@ class Window:
     is_chunked: bool = False
 
     def __post_init__(self) -> None:
-        if self.span < 1:
-            raise InvalidSize(f"the window is {self.span} tokens. It must be at least 1.")
+        if not isinstance(self.span, int) or self.span < 1:
+            raise InvalidSize(f"the window is {self.span} tokens. It must be a whole number of at least 1.")
 
     def needed_from(self, length: int) -> int:
         """The first position whose window side a sequence of `length` cached tokens needs to go on.

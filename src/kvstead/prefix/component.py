@@ -155,6 +155,10 @@ class FullComponent:
         """Undo `claim`."""
         self._held[pages] = 0
 
+    def is_owned(self, pages: IntArray) -> bool:
+        """Whether a node has one of these pages."""
+        return bool(self._held[pages].any())
+
     def held_pages(self) -> IntArray:
         """The ids of all pages that nodes own, ascending."""
         return np.flatnonzero(self._held)

@@ -30,17 +30,19 @@ ChildKey: TypeAlias = bytes | tuple[Namespace, bytes]
 class WindowPart:
     """What a node has on the window side: slots for all its tokens, or none (a tombstone).
 
-    locks: locks that need these slots, of this node and of nodes below. was_needed: whether a sequence has ended so
+    locks: locks that need these slots, of this node and of nodes below. starts: of the locks of this very node, where
+    the stretch that each needs begins, with their number. was_needed: whether a sequence has ended so
     near behind them that it needs them to go on. access, created, hits, priority: as the node's own, but moved only by
     such sequences.
     """
 
-    __slots__ = ("access", "created", "hits", "is_live", "locks", "priority", "was_needed")
+    __slots__ = ("access", "created", "hits", "is_live", "locks", "priority", "starts", "was_needed")
 
     def __init__(self, now: int, priority: int, *, is_live: bool) -> None:
         self.is_live = is_live
         self.was_needed = False
         self.locks = 0
+        self.starts: dict[int, int] = {}
         self.access = now
         self.created = now
         self.hits = 0

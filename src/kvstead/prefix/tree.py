@@ -16,7 +16,7 @@ from typing import cast
 
 import numpy as np
 
-from kvstead.errors import InvalidSize, KVSteadError, LockUnderflow, OpenGroup, UseAfterFree
+from kvstead.errors import InvalidSize, KVSteadError, LayoutError, LockUnderflow, OpenGroup, UseAfterFree
 from kvstead.kernels.arrays import Integers, to_host
 from kvstead.kernels.jit import IntArray
 from kvstead.kernels.tokens import TokenArray, common_prefix
@@ -38,7 +38,8 @@ class PrefixTree:
 
     allocator: gets back what is evicted; slots come from its users, through `insert`. policy: which unlocked leaf goes
     first, see `kvstead.prefix.policies`. window: what layers that look back over a bounded span need; the allocator is
-    then one with a window side, such as `SWAAllocator`. Raises `InvalidSize` for an unknown policy.
+    then one with a window side, such as `SWAAllocator`. Raises `InvalidSize` for an unknown policy, `LayoutError` for a
+    window without that side.
 
     A slot inserted here belongs to the tree until it is evicted; requests refer to it under a lock. Costs: a walk
     compares each token once and looks at each node of one path; eviction is O(log n) a node.
@@ -52,8 +53,16 @@ class PrefixTree:
         self._window: WindowComponent | None = None
         self._components: Sequence[Component] = (self._full,)
         if window is not None:
-            pool = cast("WindowPool", allocator)
-            self._window = WindowComponent(pool, policy_named(policy), window, cut=self._split, join=self._join)
+            if not hasattr(allocator, "window_pages"):
+                raise LayoutError(f"{type(allocator).__name__} has no window side. Give the tree an SWAAllocator.")
+            self._window = WindowComponent(
+                cast("WindowPool", allocator),
+                policy_named(policy),
+                window,
+                cut=self._split,
+                join=self._join,
+                is_owned=self._full.is_owned,
+            )
             self._components = (self._full, self._window)
         self._clock = 0
         self.evicted = Evicted(0, 0)  # since the start
@@ -163,7 +172,8 @@ class PrefixTree:
     def loosen(self, node: Node, window_from: int, to: int) -> None:
         """Let go part of what one lock of `node` keeps on the window side, which begins at token `window_from`.
 
-        to: where it begins from now on; `node.end` or more lets all of it go. Raises as `unlock`.
+        to: where it begins from now on; `node.end` or more lets all of it go. Raises as `unlock`, and `InvalidSize` for
+        a `to` in front of `window_from`.
         """
         self._require_pin(node)
         for component in self._components:
@@ -181,7 +191,8 @@ class PrefixTree:
             raise InvalidSize(f"cannot evict {num_tokens} and {num_window_tokens} tokens. Ask for 0 or more.")
         if self._allocator.free_group is not None:
             raise OpenGroup(
-                f"evicting {num_tokens} tokens inside a free group would make none available. End the group first."
+                f"evicting {num_tokens} tokens and {num_window_tokens} windows inside a free group would make none "
+                "available. End the group first."
             )
         victims = self._full.choose(num_tokens)
         before, before_window = self.evictable_tokens, self.window_evictable_tokens

@@ -12,13 +12,14 @@ A lock of a node keeps the window side from `Window.needed_from(node.end)` on, n
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from math import lcm
 from typing import Protocol
 
 import numpy as np
 
-from kvstead.errors import LockUnderflow
+from kvstead.errors import AuditError, InvalidSize, LockUnderflow
 from kvstead.kernels.jit import IntArray
 from kvstead.model.window import Window
 from kvstead.prefix.component import SlotPool, fail
@@ -53,6 +54,7 @@ class WindowComponent:
 
     cut: splits a node of the tree after so many tokens and returns the upper part; the lower one keeps its identity.
     join: undoes that where nothing needs the boundary at a node's end; the lower part keeps its identity.
+    is_owned: says whether a node has one of these pages.
     The counters are tokens: `evictable_tokens` and `protected_tokens` have window slots, `tombstone_tokens` do not.
     """
 
@@ -64,6 +66,7 @@ class WindowComponent:
         *,
         cut: Callable[[Node, int], Node],
         join: Callable[[Node], None],
+        is_owned: Callable[[IntArray], bool],
     ) -> None:
         self.evictable_tokens = 0
         self.protected_tokens = 0
@@ -73,6 +76,7 @@ class WindowComponent:
         self._page_size = pool.page_size
         self._cut = cut
         self._join = join
+        self._is_owned = is_owned
         # What lies in the midst of prompts goes before what sequences ended with, whatever its age: a prompt brings in
         # far more of it, and it is of use only to who leaves the path just there. Of windows used at one time the one
         # nearest the root goes first, so that the branch can still be matched.
@@ -103,6 +107,11 @@ class WindowComponent:
         if not runs:
             return
         givers = np.concatenate([row[start : end : self._page_size] for _, start, end in runs])
+        if self._is_owned(givers // self._page_size):
+            raise AuditError(
+                "slots of other prefixes were passed for tokens whose window is gone. Insert a request's own slots "
+                "behind those that it took from the tree."
+            )
         takers = [at.pages[(a - at.start) // self._page_size : (b - at.start) // self._page_size] for at, a, b in runs]
         self._pool.move_window(givers, np.concatenate(takers) * self._page_size)
         for node, start, end in runs:
@@ -165,19 +174,31 @@ class WindowComponent:
             if at.window.locks == 0 and at.window.is_live:
                 self._protect(at)
             at.window.locks += 1
+        node.window.starts[since] = node.window.starts.get(since, 0) + 1
 
     def unlock(self, node: Node, since: int | None = None) -> None:
         """Let go what a lock has kept from `since` on (all of it if not given), as far as nobody else keeps it.
 
-        Raises `LockUnderflow`, with nothing changed, where no lock reaches back so far.
+        Raises `LockUnderflow`, with nothing changed, when no lock of the node keeps just that.
         """
-        self._let_go(node, self._start(node) if since is None else since, node.end)
+        since = self._start_of_lock(node, self._start(node) if since is None else since)
+        self._forget_start(node, since)
+        self._let_go(self._needed(node, since))
 
     def loosen(self, node: Node, since: int, to: int) -> None:
-        """Let go what a lock has kept from `since` up to `to`. Raises as `unlock`."""
-        to -= to % self._page_size
+        """Let go what a lock has kept from `since` up to `to`.
+
+        Raises as `unlock`, and `InvalidSize` for a window that would grow.
+        """
+        if to < since:
+            raise InvalidSize(f"the window of a lock of {node} cannot go back from {since} to {to}. Loosen it forward.")
+        since, to = self._start_of_lock(node, since), min(to - to % self._page_size, node.end)
+        self._forget_start(node, since)
+        node.window.starts[to] = node.window.starts.get(to, 0) + 1
         self._cut_at(node, to)
-        for at in self._let_go(node, since, to)[:1]:
+        loose = [at for at in self._needed(node, since) if at.end <= to]
+        self._let_go(loose)
+        for at in loose[:1]:
             assert at.parent is not None, "the root has no window to loosen"
             self._join(at.parent)
 
@@ -221,14 +242,16 @@ class WindowComponent:
     def audit(self, root: Node) -> None:
         """Recount liveness, locks, counters and the queue. Raises `AuditError`."""
         nodes = list(root.below())
+        locks = self._count_locks(nodes)
         for node in nodes:
             mapped = self._pool.window_pages[node.pages] > 0
             if not (mapped == node.window.is_live).all():
                 fail(f"{node} is {'live' if node.window.is_live else 'a tombstone'}, {mapped.sum()} pages have windows")
-            # A lock's window part is one stretch up to its node: it holds all of the path behind where it begins.
-            at_most = node.pins + sum(child.window.locks for child in node.children.values())
-            if not 0 <= node.window.locks <= at_most:
-                fail(f"{node} has {node.window.locks} locks on its window side, where {at_most} may reach")
+            if sum(node.window.starts.values()) != node.pins:
+                fail(f"{node} has {node.pins} pins, but windows of {node.window.starts} (start: locks)")
+        for node in nodes:
+            if node.window.locks != locks[node]:
+                fail(f"{node} has {node.window.locks} locks on its window side, where {locks[node]} reach it")
         live = [node for node in nodes if node.window.is_live]
         protected = sum(node.tokens.size for node in live if node.window.locks)
         evictable = sum(node.tokens.size for node in live) - protected
@@ -241,6 +264,15 @@ class WindowComponent:
             )
         if set(self._queue) != {node for node in live if node.window.locks == 0}:
             fail(f"{len(self._queue)} nodes wait to lose their window, and they are not the unlocked live ones")
+
+    def _count_locks(self, nodes: Sequence[Node]) -> Counter[Node]:
+        """How many locks reach each node."""
+        locks: Counter[Node] = Counter()
+        for node in nodes:
+            for start, count in node.window.starts.items():
+                for at in self._needed(node, start):
+                    locks[at] += count
+        return locks
 
     def _start(self, node: Node) -> int:
         """Where the window that a lock of `node` keeps begins."""
@@ -306,18 +338,26 @@ class WindowComponent:
         self.evictable_tokens -= node.tokens.size
         self.protected_tokens += node.tokens.size
 
-    def _let_go(self, node: Node, since: int, to: int) -> list[Node]:
-        """Take one lock off the nodes from `since` to `to` on the path down to `node`, lowest first."""
-        nodes = [at for at in self._needed(node, max(since, 0)) if at.end <= to]
-        if since < self._start(node) or any(at.window.locks == 0 for at in nodes):
+    def _start_of_lock(self, node: Node, since: int) -> int:
+        """Where the window part of a lock of `node` begins, which is to be `since`; past the end all are alike."""
+        start = min(since - since % self._page_size, node.end)
+        if start not in node.window.starts:
             raise LockUnderflow(
                 f"no lock of {node} keeps windows from token {since} on. Pass where the lock's window part begins: as "
                 "`lock` made it begin, or the last `loosen`."
             )
+        return start
+
+    def _forget_start(self, node: Node, start: int) -> None:
+        starts = node.window.starts
+        starts[start] -= 1
+        if not starts[start]:
+            del starts[start]
+
+    def _let_go(self, nodes: Iterable[Node]) -> None:
         for at in nodes:
             at.window.locks -= 1
             if at.window.locks == 0 and at.window.is_live:
                 self.protected_tokens -= at.tokens.size
                 self.evictable_tokens += at.tokens.size
                 self._queue.add(at)
-        return nodes
