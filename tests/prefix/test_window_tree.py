@@ -405,3 +405,12 @@ def test_tree_with_a_window_needs_an_allocator_that_has_one():
     """An allocator of one side is refused when the tree is built."""
     with pytest.raises(LayoutError, match="PagedAllocator has no window side"):
         PrefixTree(PagedAllocator(8, 2), window=Window(4))
+
+
+def test_locks_of_roots_are_each_trees_own():
+    """A lock of one tree's root is none of another's."""
+    one, other = Bench(2, window=Window(1)), Bench(2, window=Window(1))
+    one.tree.lock(one.tree.root)
+    assert (one.tree.root.window.starts, other.tree.root.window.starts) == ({0: 1}, {})
+    one.tree.unlock(one.tree.root)
+    assert one.tree.root.window.starts == {}

@@ -24,7 +24,7 @@ from kvstead.model.window import Window
 from kvstead.prefix.audit import audit_structure
 from kvstead.prefix.component import Component, FullComponent, SlotPool
 from kvstead.prefix.keys import Tokens, key_of
-from kvstead.prefix.node import ChildKey, Evicted, Insertion, Match, Namespace, Node
+from kvstead.prefix.node import ChildKey, Evicted, Insertion, Match, Namespace, Node, WindowPart
 from kvstead.prefix.policies import policy_named
 from kvstead.prefix.window import WindowComponent, WindowPool
 
@@ -64,6 +64,7 @@ class PrefixTree:
                 is_owned=self._full.is_owned,
             )
             self._components = (self._full, self._window)
+            self.root.window = WindowPart(0, 0, is_live=False)
         self._clock = 0
         self.evicted = Evicted(0, 0)  # since the start
 
