@@ -313,10 +313,7 @@ class KVCacheManager:
 
     @property
     def window_start(self) -> IntArray:
-        """By row, the first position whose window slot is still held; the positions below it are never read again.
-
-        Without a window nothing of it has a meaning.
-        """
+        """By row, the first position whose window slot is still held; of no meaning where no layer has a window."""
         return self._windows.start if self._windows else self.protected
 
     def pages(self, num_tokens: int) -> int:
