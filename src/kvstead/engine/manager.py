@@ -25,7 +25,7 @@ from kvstead.engine.lease import Lease, Peek
 from kvstead.engine.memory import MemoryRequest, plan_memory
 from kvstead.engine.request import token_ids
 from kvstead.engine.row_tokens import RowTokens
-from kvstead.engine.stats import MemoryStats, SideStats
+from kvstead.engine.stats import FULL_SIDE, WINDOW_SIDE, MemoryStats, SideStats
 from kvstead.engine.windows import RowWindows
 from kvstead.errors import InvalidSize, RowOverflow
 from kvstead.kernels.arrays import Integers, to_device, to_host
@@ -337,12 +337,12 @@ class KVCacheManager:
         plan, tree, sides = self.plan, self.tree, {}
         if plan.token_bytes:
             slots = (self.live_tokens(), tree.evictable_tokens, self.allocator.parked_size(), self._available())
-            sides["full"] = SideStats.of(plan.total_bytes - plan.window_bytes, plan.token_bytes, *slots)
+            sides[FULL_SIDE] = SideStats.of(plan.total_bytes - plan.window_bytes, plan.token_bytes, *slots)
         if self._windows:
             side = self._windows.allocator
             parked, free = side.swa_parked_size(), side.swa_available_size()
             slots = (self.window_live_tokens(), tree.window_evictable_tokens, parked, free)
-            sides["window"] = SideStats.of(plan.window_bytes, plan.window_token_bytes, *slots)
+            sides[WINDOW_SIDE] = SideStats.of(plan.window_bytes, plan.window_token_bytes, *slots)
         return MemoryStats.whole(sides)
 
     def audit(self) -> None:

@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Self
 
+FULL_SIDE = "full"
+WINDOW_SIDE = "window"
 STATES = ("live", "cached", "parked", "free", "padding")
 
 

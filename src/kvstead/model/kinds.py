@@ -11,6 +11,7 @@ from enum import StrEnum
 from math import prod
 
 from kvstead.errors import LayoutError
+from kvstead.model.window import Window
 
 PACKED_LATENT = "fp8_ds_mla"
 """Pseudo dtype of a latent entry: fp8 latent, a float32 scale per 128 of it, bfloat16 rope part: 656 B for 512 + 64."""
@@ -81,11 +82,9 @@ class TokenCache:
         A window holds the last `span`. Chunks are dropped whole when the next one begins, so the chunk of the last
         token counts: 8,192 tokens of a chunk of 8,192 hold all, 8,193 hold one.
         """
-        if self.span is None or num_tokens <= self.span:
+        if self.span is None:
             return num_tokens
-        if self.kind is CacheKind.CHUNK:
-            return (num_tokens - 1) % self.span + 1
-        return self.span
+        return Window(self.span, self.kind is CacheKind.CHUNK).live_tokens(num_tokens)
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,10 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from kvstead.engine import KVCacheManager
+from kvstead.engine.stats import FULL_SIDE, WINDOW_SIDE
 from kvstead.model import BOUNDED, WHOLE_SEQUENCE, CacheKind, ModelLayout
-
-FULL_SIDE = "full"
-WINDOW_SIDE = "window"
 
 
 class MemoryMeter:
