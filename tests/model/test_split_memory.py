@@ -7,7 +7,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from kvstead.errors import InvalidSize, LayoutError, MisalignedSize
-from kvstead.model import ModelLayout, WindowSplit, preset_names, split_bytes, split_memory, split_slots
+from kvstead.model import MemorySplit, ModelLayout, preset_names, split_bytes, split_memory, split_slots
 
 LAYOUTS = [ModelLayout.preset(name) for name in preset_names()]
 HYBRID = [layout for layout in LAYOUTS if layout.full_bytes_per_token and layout.window_bytes_per_token]
@@ -37,7 +37,7 @@ def test_a_given_ratio_is_obeyed(split, ratio):
     found = split_or_least(*split, window_ratio=ratio)
     layout, num_bytes, page_size = split
     slots = split_slots(layout, num_bytes, page_size, ratio)
-    if isinstance(found, WindowSplit):
+    if isinstance(found, MemorySplit):
         assert (found.num_slots, found.num_window_slots) == slots
         assert (found.ratio, found.source) == (float(ratio), f"window_ratio {float(ratio):g}, as given")
     else:
@@ -52,7 +52,7 @@ def test_a_derived_split_is_the_largest(split, length):
     """It fits; a full page more, with the window pages it takes, does not, nor another window page that has a use."""
     layout, num_bytes, page_size = split
     found = split_or_least(*split, expected_length=length)
-    assume(isinstance(found, WindowSplit))
+    assume(isinstance(found, MemorySplit))
     full, window = found.num_slots // page_size, found.num_window_slots // page_size
     assert (full * page_size, window * page_size) == (found.num_slots, found.num_window_slots)
     left = num_bytes - split_bytes(layout, found.num_slots, found.num_window_slots, page_size)
@@ -86,7 +86,7 @@ def test_bytes_are_the_inverse_of_the_split(split, options):
     """The bytes of a split give that split again, and are the least that do."""
     layout, num_bytes, page_size = split
     found = split_or_least(layout, num_bytes, page_size, **options)
-    assume(isinstance(found, WindowSplit))
+    assume(isinstance(found, MemorySplit))
     needed = split_bytes(layout, found.num_slots, found.num_window_slots, page_size)
     assert needed <= num_bytes
     assert split_memory(layout, needed, page_size, **options) == found

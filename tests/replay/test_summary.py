@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kvstead.engine.stats import STATES
-from kvstead.model import WindowSplit
+from kvstead.model import MemorySplit
 from kvstead.replay.options import Mode, ReplayOptions
 from kvstead.replay.records import Latencies, ReplayResult
 from kvstead.replay.summary import summarize
@@ -78,7 +78,7 @@ RESULT = ReplayResult(
         "window": {"total_bytes": 300, "live": 100, "cached": 100, "parked": 0, "free": 80, "padding": 20},
     },
     mean_by_kind={"full": 300, "window": 200},
-    split=WindowSplit(560, 240, 0.5, "as given"),
+    split=MemorySplit(560, 240, 0.5, "as given"),
     ttft=Latencies(0.1, 0.2, 0.3),
     tpot=Latencies(None, None, None),
     clock_s=60.0,
@@ -99,7 +99,7 @@ def test_the_keys_are_the_contract():
     states = {"live", "cached", "parked", "free", "padding"}
     assert set(summary["memory"]["by_state"]) == states
     assert all(set(side) == {"total_bytes", *states} for side in summary["memory"]["by_side"].values())
-    assert set(summary["memory"]["split"]) == {"num_slots", "num_window_slots", "ratio", "source"}
+    assert set(summary["memory"]["split"]) == {"num_slots", "num_window_slots", "ratio", "source", "num_states"}
     assert all(set(latency) == {"p50", "p90", "p99"} for latency in summary["latency_s"].values())
 
 
@@ -122,7 +122,8 @@ def test_the_values_are_those_of_the_result():
     memory = summary["memory"]
     assert memory["by_kind"] == {"full": 300, "window": 200}
     assert memory["by_state"] == {"live": 300, "cached": 200, "parked": 0, "free": 450, "padding": 50}
-    assert memory["split"] == {"num_slots": 560, "num_window_slots": 240, "ratio": 0.5, "source": "as given"}
+    expected = {"num_slots": 560, "num_window_slots": 240, "ratio": 0.5, "source": "as given", "num_states": 0}
+    assert memory["split"] == expected
     assert [summary["memory"][f"{name}_bytes"] for name in ("total", "peak", "mean")] == [1000, 700, 500]
     assert summary["latency_s"]["ttft"] == {"p50": 0.1, "p90": 0.2, "p99": 0.3}
     assert summary["latency_s"]["tpot"] == {"p50": None, "p90": None, "p99": None}

@@ -17,7 +17,7 @@ import torch
 from kvstead.allocators import PagedAllocator, SWAAllocator
 from kvstead.errors import InvalidSize, LayoutError
 from kvstead.model import CacheKind, ModelLayout
-from kvstead.model.sizing import WindowSplit, split_bytes, split_for_slots, split_memory
+from kvstead.model.sizing import MemorySplit, split_bytes, split_for_slots, split_memory
 from kvstead.model.window import Window
 
 _NAMES_A_WINDOW_SLOT = 16  # cached prefixes may be so many times as long as what is kept of them
@@ -37,7 +37,7 @@ class MemoryPlan:
     window_token_bytes: int
     total_bytes: int
     window: Window | None
-    split: WindowSplit | None
+    split: MemorySplit | None
 
     @property
     def window_bytes(self) -> int:
@@ -133,7 +133,7 @@ def _two_sides(layout: ModelLayout, asked: MemoryRequest) -> MemoryPlan:
         else:
             num_window = max(0, asked.num_window_slots // page_size * page_size)
             quotient = num_window / num_slots if num_slots else 0.0
-            split = WindowSplit(num_slots, num_window, quotient, f"{num_window:,} window slots, as given")
+            split = MemorySplit(num_slots, num_window, quotient, f"{num_window:,} window slots, as given")
         if not split.num_slots or not split.num_window_slots:
             raise LayoutError(
                 f"{asked.num_slots} slots with {split.num_window_slots} window slots leave a side of {layout.name} "

@@ -7,7 +7,7 @@ from kvstead.model.layout import ModelLayout, load_layout
 from kvstead.model.options import LayoutOptions
 from kvstead.model.sizing import (
     EqualPage,
-    WindowSplit,
+    MemorySplit,
     concurrent_requests,
     equal_page,
     split_bytes,
@@ -25,11 +25,11 @@ __all__ = [
     "EqualPage",
     "LayerCache",
     "LayoutOptions",
+    "MemorySplit",
     "ModelLayout",
     "StatePart",
     "TokenCache",
     "Window",
-    "WindowSplit",
     "concurrent_requests",
     "equal_page",
     "load_layout",

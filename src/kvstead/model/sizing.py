@@ -39,17 +39,18 @@ def split_slots(layout: ModelLayout, num_bytes: int, page_size: int, window_rati
 
 
 @dataclass(frozen=True, slots=True)
-class WindowSplit:
-    """Slots of the side that keeps whole sequences and of the side that keeps windows, both in whole pages.
+class MemorySplit:
+    """Slots of the side that keeps whole sequences and of the side that keeps windows, both in whole pages, and states.
 
     `ratio` is window slots per full slot as it was aimed at, before pages are rounded; `source` says in words how it
-    came about.
+    came about. A side that the layout lacks has none.
     """
 
     num_slots: int
     num_window_slots: int
     ratio: float
     source: str
+    num_states: int = 0
 
 
 def split_memory(
@@ -59,7 +60,7 @@ def split_memory(
     *,
     window_ratio: float | Fraction | None = None,
     expected_length: int | None = None,
-) -> WindowSplit:
+) -> MemorySplit:
     """The largest split of `num_bytes` between full and window side, one padding page each included.
 
     window_ratio: window slots per full slot, above 0; a float stands for the decimal it prints as. It is obeyed as
@@ -88,7 +89,7 @@ def split_for_slots(
     *,
     window_ratio: float | Fraction | None = None,
     expected_length: int | None = None,
-) -> WindowSplit:
+) -> MemorySplit:
     """The window side that goes with `num_slots` full slots (whole pages): `split_memory` where slots are given.
 
     Raises as that does.
@@ -97,10 +98,10 @@ def split_for_slots(
     pages = num_slots // page_size
     if window_ratio is not None:
         ratio = _given_ratio(window_ratio)
-        return WindowSplit(pages * page_size, int(pages * ratio) * page_size, float(ratio), _given_source(ratio))
+        return MemorySplit(pages * page_size, int(pages * ratio) * page_size, float(ratio), _given_source(ratio))
     ratio, source = _derived_ratio(window, page_size, expected_length)
     num_window, source = _derived_pages(pages, ratio, window.pages(page_size), _CHUNK // page_size, source)
-    return WindowSplit(pages * page_size, num_window * page_size, float(ratio), source)
+    return MemorySplit(pages * page_size, num_window * page_size, float(ratio), source)
 
 
 def split_bytes(layout: ModelLayout, num_slots: int, num_window_slots: int, page_size: int) -> int:
@@ -172,18 +173,18 @@ def _derived_pages(pages: int, ratio: Fraction, least: int, spare: int, source: 
     return needed, f"{source}, and raised to {'one whole window' if needed == least else 'the pages of the full side'}"
 
 
-def _split_as_given(layout: ModelLayout, num_bytes: int, page_size: int, ratio: Fraction) -> WindowSplit:
+def _split_as_given(layout: ModelLayout, num_bytes: int, page_size: int, ratio: Fraction) -> MemorySplit:
     slots, window_slots = split_slots(layout, num_bytes, page_size, ratio)
     if not slots or not window_slots:
         pages = -(-ratio.denominator // ratio.numerator)  # the fewest that give the window side a page
         least = split_bytes(layout, pages * page_size, int(pages * ratio) * page_size, page_size)
         raise _too_small(layout, num_bytes, page_size, least)
-    return WindowSplit(slots, window_slots, float(ratio), _given_source(ratio))
+    return MemorySplit(slots, window_slots, float(ratio), _given_source(ratio))
 
 
 def _split_as_derived(
     layout: ModelLayout, window: Window, num_bytes: int, page_size: int, ratio: Fraction, source: str
-) -> WindowSplit:
+) -> MemorySplit:
     full, extra = layout.full_bytes_per_token * page_size, layout.window_bytes_per_token * page_size
     usable = num_bytes - full - extra
     if usable < full + extra:
@@ -197,7 +198,7 @@ def _split_as_derived(
     num_window, source = _derived_pages(pages, ratio, least, _CHUNK // page_size, source)
     left = usable - pages * full - num_window * extra
     num_window += min(left // extra, pages - num_window)  # a full page has one window page at most
-    return WindowSplit(pages * page_size, num_window * page_size, float(ratio), source)
+    return MemorySplit(pages * page_size, num_window * page_size, float(ratio), source)
 
 
 def _too_small(layout: ModelLayout, num_bytes: int, page_size: int, least: int) -> LayoutError:

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from kvstead.engine import KVCacheManager, Request
 from kvstead.engine.stats import FULL_SIDE, STATES, WINDOW_SIDE
-from kvstead.model import WindowSplit
+from kvstead.model import MemorySplit
 from kvstead.replay.meter import MemoryMeter, bytes_by_kind
 from kvstead.replay.trace import Trace
 
@@ -84,7 +84,7 @@ class ReplayResult:
     peak_bytes: int
     mean_by_side: dict[str, dict[str, int]]
     mean_by_kind: dict[str, int]
-    split: WindowSplit | None
+    split: MemorySplit | None
     ttft: Latencies
     tpot: Latencies
     clock_s: float
