@@ -5,7 +5,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kvstead.errors import InvalidSize, LayoutError
-from kvstead.model import ComputeProfile, ModelLayout
+from kvstead.model import ComputeProfile, ModelLayout, load_profile, preset_names
 from kvstead.replay.cost import FixedCost, RooflineCost
 from kvstead.replay.gpus import GPU_NAMES, Gpu, gpu
 
@@ -48,10 +48,10 @@ def _without_compute():
 
 
 @settings(deadline=None)
-@given(work=st.tuples(*[counts] * 5), more=st.tuples(*[counts] * 5))
+@given(work=st.tuples(*[counts] * 6), more=st.tuples(*[counts] * 6))
 def test_more_work_takes_no_less_time(work, more):
     """The cost is monotonic in each of its arguments."""
-    cost = roofline(active_params=3, window_bytes_per_token=2, bounded_flops_per_pair=1)
+    cost = roofline(active_params=3, window_bytes_per_token=2, bounded_flops_per_pair=1, state_bytes=7)
     larger = tuple(a + b for a, b in zip(work, more, strict=True))
     assert cost.seconds(*larger) >= cost.seconds(*work)
 
@@ -69,14 +69,14 @@ def test_roofline_of_a_model_with_windows(num_tokens, full, window):
 @settings(deadline=None)
 @given(num_tokens=st.integers(0, 10**5), work=st.tuples(counts, counts), read=counts, pairs=counts)
 def test_models_without_windows_cost_what_they_did(num_tokens, work, read, pairs):
-    """Without bounded layers the figure is that of the shorter formula to the last bit, whatever windows are read."""
+    """Without bounded layers and states the figure is the shorter formula's to the last bit, whatever else is read."""
     cost = roofline(mfu=0.37, mbu=0.83, overhead_seconds=1e-3, num_gpus=3)
     flops_per_second, bytes_per_second = 3 * 100.0 * 0.37, 3 * 10.0 * 0.83
     compute = num_tokens * (2.0 * 8 / flops_per_second) + work[1] * (4 / flops_per_second)
     weights = 8 * 2.0 / bytes_per_second if num_tokens else 0.0
     memory = weights + (work[0] + num_tokens) * (3 / bytes_per_second)
     expected = 1e-3 + max(compute, memory)
-    assert cost.seconds(num_tokens, *work) == cost.seconds(num_tokens, *work, read, pairs) == expected
+    assert cost.seconds(num_tokens, *work) == cost.seconds(num_tokens, *work, read, pairs, read) == expected
 
 
 @pytest.mark.parametrize("work", [(3, 70, 9), (1000, 70, 90_000)])
@@ -109,6 +109,58 @@ def test_a_known_step_with_windows():
     without = cost.seconds(64, 0, 64, 0, 64)
     cached = cost.seconds(64, full, full, window, window) - without
     assert cached == pytest.approx(36_864 * (full + window) / 4.8e12, rel=1e-3)
+
+
+@settings(deadline=None)
+@given(num_tokens=st.integers(1, 1000), full=st.tuples(counts, counts), num_states=counts)
+def test_roofline_of_a_model_with_states(num_tokens, full, num_states):
+    """A state is read and written once for each row of the step, and computes nothing of its own."""
+    cost = roofline(state_bytes=7, mfu=0.5, mbu=0.8, overhead_seconds=0.25)
+    compute = (2 * 8 * num_tokens + 4 * full[1]) / (100 * 0.5)
+    memory = (2 * 8 + 3 * (full[0] + num_tokens) + 2 * 7 * num_states) / (10 * 0.8)
+    assert cost.seconds(num_tokens, *full, num_states=num_states) == pytest.approx(0.25 + max(compute, memory))
+
+
+STATEFUL = [name for name in preset_names() if ModelLayout.preset(name).state_bytes]
+
+
+def of_preset(name, **options):
+    profile, layout = load_profile(name), ModelLayout.preset(name)
+    return RooflineCost(
+        options.pop("gpu", None) or gpu("h200"),
+        total_params=profile.total_params,
+        active_params=profile.active_params,
+        attention_flops_per_pair=profile.full_flops_per_pair,
+        kv_bytes_per_token=layout.full_bytes_per_token,
+        bounded_flops_per_pair=profile.bounded_flops_per_pair,
+        window_bytes_per_token=layout.window_bytes_per_token,
+        state_bytes=layout.state_bytes,
+        **options,
+    )
+
+
+@pytest.mark.parametrize("name", STATEFUL)
+@pytest.mark.parametrize("rows", [1, 64, 1000])
+def test_states_of_known_models(name, rows):
+    """Where memory binds, each row of a decoding step costs two times its state over the bandwidth, and no more."""
+    cost = of_preset(name, gpu=_without_compute(), mbu=1.0)
+    more = cost.seconds(rows, 0, rows, num_states=rows) - cost.seconds(rows, 0, rows)
+    assert more == pytest.approx(2 * ModelLayout.preset(name).state_bytes * rows / 10, rel=1e-9)
+
+
+def test_a_known_step_with_states():
+    """64 rows of qwen3-next-80b-a3b on an H200 read and write 9.9 GB of states: 2.06 ms more, at full bandwidth."""
+    cost = of_preset("qwen3-next-80b-a3b", mbu=1.0)
+    more = cost.seconds(64, 64 * 4096, 64 * 4096, num_states=64) - cost.seconds(64, 64 * 4096, 64 * 4096)
+    assert more == pytest.approx(2 * 77_266_944 * 64 / 4.8e12, rel=1e-9)
+    assert more == pytest.approx(2.06e-3, rel=1e-3)
+
+
+def test_states_do_not_lengthen_a_step_that_arithmetic_binds():
+    """A prefill of 8,192 tokens takes as long with the state of its one row as without."""
+    cost = of_preset("qwen3-next-80b-a3b")
+    pairs = 8192 * 8193 // 2
+    assert cost.seconds(8192, 8192, pairs, num_states=1) == cost.seconds(8192, 8192, pairs)
 
 
 def test_an_empty_step_costs_its_overhead():
@@ -162,6 +214,8 @@ def test_a_known_step():
         ("bounded_flops_per_pair", float("inf")),
         ("window_bytes_per_token", -1),
         ("window_bytes_per_token", float("nan")),
+        ("state_bytes", -1),
+        ("state_bytes", float("inf")),
         ("weight_bytes", 0),
         ("mfu", 0),
         ("mfu", 1.01),
@@ -180,7 +234,7 @@ def test_figures_out_of_range(name, value):
 
 def test_fixed_cost():
     """A fixed cost is the same for every batch; it must be a positive time."""
-    assert FixedCost(0.01).seconds(1, 2, 3) == FixedCost(0.01).seconds(9999, 0, 0, 7, 8) == 0.01
+    assert FixedCost(0.01).seconds(1, 2, 3) == FixedCost(0.01).seconds(9999, 0, 0, 7, 8, 9) == 0.01
     for bad in (0.0, -1.0, float("nan"), float("inf")):
         with pytest.raises(InvalidSize, match="step_seconds"):
             FixedCost(bad)

@@ -24,13 +24,14 @@ class StepCost(Protocol):
         attention_pairs: int,
         window_tokens_read: int = 0,
         window_pairs: int = 0,
+        num_states: int = 0,
     ) -> float:
         """Duration of one step, in seconds.
 
         num_tokens: tokens computed in the step, prefill and decode. kv_tokens_read: tokens whose keys and values are
         read, summed over the rows of the batch. attention_pairs: over the computed tokens, how many tokens each one
         attends to, summed. window_tokens_read, window_pairs: the same in layers with a window or chunk; those of the
-        other layers do not count them.
+        other layers do not count them. num_states: rows of the batch whose recurrent state the step reads and writes.
         """
         ...
 
@@ -51,6 +52,7 @@ class FixedCost:
         attention_pairs: int,  # noqa: ARG002
         window_tokens_read: int = 0,  # noqa: ARG002
         window_pairs: int = 0,  # noqa: ARG002
+        num_states: int = 0,  # noqa: ARG002
     ) -> float:
         """`step_seconds`, whatever the batch."""
         return self.step_seconds
@@ -63,12 +65,13 @@ class RooflineCost:
         flops   = 2 * active_params * num_tokens + attention_flops_per_pair * attention_pairs
                   + bounded_flops_per_pair * window_pairs
         bytes   = weight_bytes * params_touched(num_tokens) + kv_bytes_per_token * (kv_tokens_read + num_tokens)
-                  + window_bytes_per_token * (window_tokens_read + num_tokens)
+                  + window_bytes_per_token * (window_tokens_read + num_tokens) + 2 * state_bytes * num_states
 
     The roofline is Williams, Waterman and Patterson, "Roofline: an insightful visual performance model" (CACM 52(4),
     2009); 2 FLOP per weight and token is the forward pass of Kaplan et al., "Scaling laws for neural language models"
     (2020), section 2.1. Keys and values are read for `kv_tokens_read` tokens and written for the new ones; in layers
-    with a window or chunk they are read for `window_tokens_read` tokens.
+    with a window or chunk they are read for `window_tokens_read` tokens. A recurrent state is read and written once for
+    each row, however many of its tokens the step computes; the arithmetic of the recurrence is not modelled.
 
     Mixture of experts: a batch reads every expert that some token chose. With each token taking a share
     a = active / total of the weights, independently of the others, `params_touched(n) = total * (1 - (1 - a)^n)`:
@@ -79,6 +82,7 @@ class RooflineCost:
     attention_flops_per_pair: FLOP per (new token, attended token), over all layers that attend to whole sequences.
     kv_bytes_per_token: bytes of keys and values read for one token, over all layers that cache whole sequences.
     bounded_flops_per_pair, window_bytes_per_token: the same two for the layers with a window or chunk.
+    state_bytes: of one sequence, over all layers with a recurrent state.
     weight_bytes: bytes per weight; 1 or less computes at the GPU's fp8 peak where it has one, else at bf16.
     mfu, mbu: the shares of peak FLOP/s and of bandwidth that are reached; the defaults are round numbers, not measured.
     overhead_seconds: launches, sampling and scheduling, per step.
@@ -92,6 +96,7 @@ class RooflineCost:
         "_log_untouched",
         "_overhead",
         "_pair_seconds",
+        "_state_seconds",
         "_token_seconds",
         "_weight_seconds",
         "_window_pair_seconds",
@@ -108,6 +113,7 @@ class RooflineCost:
         kv_bytes_per_token: float,
         bounded_flops_per_pair: float = 0.0,
         window_bytes_per_token: float = 0.0,
+        state_bytes: float = 0.0,
         weight_bytes: float = 2.0,
         mfu: float = 0.5,
         mbu: float = 0.8,
@@ -124,6 +130,7 @@ class RooflineCost:
         require_at_least("kv_bytes_per_token", kv_bytes_per_token, 0)
         require_at_least("bounded_flops_per_pair", bounded_flops_per_pair, 0)
         require_at_least("window_bytes_per_token", window_bytes_per_token, 0)
+        require_at_least("state_bytes", state_bytes, 0)
         require_at_least("overhead_seconds", overhead_seconds, 0)
         peak = gpu.fp8_flops if weight_bytes <= 1 and gpu.fp8_flops else gpu.bf16_flops
         flops_per_second = num_gpus * peak * mfu
@@ -134,6 +141,7 @@ class RooflineCost:
         self._kv_seconds = kv_bytes_per_token / bytes_per_second
         self._window_pair_seconds = bounded_flops_per_pair / flops_per_second
         self._window_seconds = window_bytes_per_token / bytes_per_second
+        self._state_seconds = 2 * state_bytes / bytes_per_second  # read and written
         self._log_untouched = log1p(-active_params / total_params) if active_params < total_params else _ALL_TOUCHED
         self._overhead = float(overhead_seconds)
 
@@ -144,11 +152,12 @@ class RooflineCost:
         attention_pairs: int,
         window_tokens_read: int = 0,
         window_pairs: int = 0,
+        num_states: int = 0,
     ) -> float:
         """The roofline of one step; the overhead alone for a step that computes nothing."""
         compute = num_tokens * self._token_seconds + attention_pairs * self._pair_seconds
         compute += window_pairs * self._window_pair_seconds
         weights = self._weight_seconds * (1.0 - exp(num_tokens * self._log_untouched))
         memory = weights + (kv_tokens_read + num_tokens) * self._kv_seconds
-        memory += (window_tokens_read + num_tokens) * self._window_seconds
+        memory += (window_tokens_read + num_tokens) * self._window_seconds + num_states * self._state_seconds
         return self._overhead + max(compute, memory)
