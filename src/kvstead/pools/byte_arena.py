@@ -68,6 +68,10 @@ class ByteArena:
         """Pages on this pool's grid, from byte 0: its ids are below this."""
         return self.total_bytes // spec.page_bytes
 
+    def num_usable(self, spec: EntrySpec) -> int:
+        """Pages from the sink to the end: those that can ever hold anything."""
+        return self.num_pages(spec) - self.first_page(spec)
+
     def pages(self, spec: EntrySpec) -> torch.Tensor:
         """All pages of one pool's grid, uint8[num_pages, page_bytes], without a copy; pools' views overlap.
 
@@ -84,7 +88,7 @@ class ByteArena:
         """
         if self.storage is None:
             return
-        pages = _widest(self.pages(spec))
+        pages = widest(self.pages(spec))
         at_once = _HOST_COPY_BYTES if self.device.type == "cpu" else _DEVICE_COPY_BYTES
         step = max(1, at_once // spec.page_bytes)
         for at in range(0, src.size, step):
@@ -94,10 +98,10 @@ class ByteArena:
     def zero(self, spec: EntrySpec, pages: IntArray) -> None:
         """Fill pages of one pool with zeros, int64[k]. Without storage nothing happens."""
         if self.storage is not None and pages.size:
-            _widest(self.pages(spec)).index_fill_(0, to_device(pages, self.device), 0)
+            widest(self.pages(spec)).index_fill_(0, to_device(pages, self.device), 0)
 
 
-def _widest(pages: torch.Tensor) -> torch.Tensor:
+def widest(pages: torch.Tensor) -> torch.Tensor:
     """The same pages in the widest integers that divide them: indexed copies cost by the element, not by the byte."""
     for dtype in (torch.int64, torch.int32, torch.int16):
         if pages.shape[1] % dtype.itemsize == 0:

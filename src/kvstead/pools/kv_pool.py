@@ -10,54 +10,42 @@ and one for the bounded, so that their numbers of slots may differ.
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 
 import torch
 
 from kvstead.errors import InvalidSize
-from kvstead.model import WHOLE_SEQUENCE, CacheKind, ModelLayout, TokenCache
+from kvstead.model import WHOLE_SEQUENCE, CacheKind, ModelLayout
+from kvstead.pools.entries import Parts, token_parts
 
-_NOTHING = TokenCache(CacheKind.FULL, 0, 0, 0, "uint8", 0, 0)
 
-
-class KVPool:
-    """Storage for `num_slots` slots (a multiple of the page size) and the padding page, over the layers of `kinds`.
+class TokenTensors:
+    """Entries of tokens by layer and slot, wherever their bytes are.
 
     A latent layer has its entries in `key` and None in `value`. Entries are of the layout's cache dtype; a packed dtype
     that torch does not know is kept as bytes, uint8[rows, 1, bytes]. `index[layer]` holds a sparse-attention indexer's
-    keys as bytes, or None. All tensors start as zeros.
+    keys as bytes, or None.
+
+    parts: the tensors of the layers that own some. whole: what holds all of their bytes, each once; row = slot.
     """
 
     def __init__(
-        self,
-        layout: ModelLayout,
-        num_slots: int,
-        page_size: int,
-        *,
-        kinds: Collection[CacheKind] = WHOLE_SEQUENCE,
-        device: str | torch.device = "cpu",
+        self, layout: ModelLayout, parts: Parts, whole: Sequence[torch.Tensor], num_slots: int, page_size: int
     ) -> None:
         self.num_slots = num_slots
         self.page_size = page_size
-        rows = num_slots + page_size
-        self.key: list[torch.Tensor | None] = []
-        self.value: list[torch.Tensor | None] = []
-        self.index: list[torch.Tensor | None] = []
-        for layer in layout.layers:
-            if layer.shared_with is not None:
-                for tensors in (self.key, self.value, self.index):
-                    tensors.append(tensors[layer.shared_with])
-                continue
-            entry = layer.tokens if layer.tokens is not None and layer.tokens.kind in kinds else _NOTHING
-            heads, dtype = entry.num_heads, entry.dtype
-            self.key.append(_tensor(rows, heads, entry.key_dim, entry.key_bytes, dtype, device))
-            self.value.append(_tensor(rows, heads, entry.value_dim, entry.value_bytes, dtype, device))
-            self.index.append(_tensor(rows, 1, entry.index_bytes, entry.index_bytes, "uint8", device))
+        owners: list[int] = []
+        for at, layer in enumerate(layout.layers):
+            owners.append(at if layer.shared_with is None else owners[layer.shared_with])
+        self.key = [parts.get((owner, "key")) for owner in owners]
+        self.value = [parts.get((owner, "value")) for owner in owners]
+        self.index = [parts.get((owner, "index")) for owner in owners]
+        self._whole = whole
 
     @property
     def num_bytes(self) -> int:
-        """Bytes of all tensors, each counted once."""
-        return sum(tensor.nbytes for tensor in self._tensors())
+        """Bytes of all rows, those of shared layers once."""
+        return sum(tensor.nbytes for tensor in self._whole)
 
     def write(self, layer: int, slots: torch.Tensor, key: torch.Tensor, value: torch.Tensor | None = None) -> None:
         """Store one layer's entries of some tokens.
@@ -82,21 +70,28 @@ class KVPool:
 
     def move(self, source: torch.Tensor, target: torch.Tensor) -> None:
         """Copy whole slots over all layers, int64[n] each; the two may overlap."""
-        for tensor in self._tensors():
+        for tensor in self._whole:
             tensor[target] = tensor[source]
 
-    def _tensors(self) -> list[torch.Tensor]:
-        """Every tensor once, shared ones too."""
-        every = [tensor for tensor in (*self.key, *self.value, *self.index) if tensor is not None]
-        return list({id(tensor): tensor for tensor in every}.values())
 
+class KVPool(TokenTensors):
+    """Storage for `num_slots` slots (a multiple of the page size) and the padding page, over the layers of `kinds`.
 
-def _tensor(
-    rows: int, heads: int, dim: int, num_bytes: int, dtype: str, device: str | torch.device
-) -> torch.Tensor | None:
-    if num_bytes == 0:
-        return None
-    known = getattr(torch, dtype, None)
-    if not isinstance(known, torch.dtype) or heads * dim * known.itemsize != num_bytes:
-        heads, dim, known = 1, num_bytes, torch.uint8
-    return torch.zeros((rows, heads, dim), dtype=known, device=device)
+    Every layer's tensors are its own, contiguous, and start as zeros.
+    """
+
+    def __init__(
+        self,
+        layout: ModelLayout,
+        num_slots: int,
+        page_size: int,
+        *,
+        kinds: Collection[CacheKind] = WHOLE_SEQUENCE,
+        device: str | torch.device = "cpu",
+    ) -> None:
+        rows = num_slots + page_size
+        parts = {
+            (part.layer, part.name): torch.zeros((rows, *part.shape), dtype=part.dtype, device=device)
+            for part in token_parts(layout, kinds)
+        }
+        super().__init__(layout, parts, list(parts.values()), num_slots, page_size)
