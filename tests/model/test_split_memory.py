@@ -169,10 +169,10 @@ def test_figures_that_make_no_split(options):
 
 
 @pytest.mark.parametrize(
-    ("name", "kinds"), [("qwen3-8b", "full"), ("mistral-7b-v0.1", "window"), ("jamba-v0.1", "full and state")]
+    ("name", "kinds"), [("qwen3-8b", "full"), ("mistral-7b-v0.1", "window"), ("deepseek-v3", "latent")]
 )
 def test_layouts_without_both_sides(name, kinds):
-    """One pool, or a state: nothing to split, and the refusal says what to use."""
+    """One pool: nothing to split, and the refusal says what to use."""
     for options in ({}, {"window_ratio": 0.5}):
         with pytest.raises(LayoutError, match=rf"{name} keeps {kinds}, which .* Use `slots_for`"):
             split_memory(ModelLayout.preset(name), 10**9, 16, **options)

@@ -5,11 +5,10 @@ from kvstead.model.compute import ComputeProfile, load_profile
 from kvstead.model.kinds import BOUNDED, WHOLE_SEQUENCE, CacheKind, LayerCache, StatePart, TokenCache
 from kvstead.model.layout import ModelLayout, load_layout
 from kvstead.model.options import LayoutOptions
+from kvstead.model.padding import EqualPage, PaddedPages, equal_page, padded_pages
 from kvstead.model.sizing import (
-    EqualPage,
     MemorySplit,
     concurrent_requests,
-    equal_page,
     split_bytes,
     split_for_slots,
     split_memory,
@@ -27,6 +26,7 @@ __all__ = [
     "LayoutOptions",
     "MemorySplit",
     "ModelLayout",
+    "PaddedPages",
     "StatePart",
     "TokenCache",
     "Window",
@@ -34,6 +34,7 @@ __all__ = [
     "equal_page",
     "load_layout",
     "load_profile",
+    "padded_pages",
     "preset_names",
     "preset_source",
     "split_bytes",

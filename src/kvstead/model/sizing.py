@@ -1,4 +1,10 @@
-"""How a number of bytes divides among several pools, and what it costs to make their pages alike."""
+"""How a number of bytes divides among the pools of a model, and what pools of given sizes cost.
+
+    bytes   | . full side                         | . window side    | . states    |left|
+
+Each side has a padding page (the states a padding slot), drawn as a dot. What is left over is less than a state, and
+than a page of the full side with the window pages it takes.
+"""
 
 from __future__ import annotations
 
@@ -8,11 +14,7 @@ from fractions import Fraction
 
 from kvstead.errors import InvalidSize, LayoutError, MisalignedSize
 from kvstead.model.layout import ModelLayout
-from kvstead.model.window import Window
-
-_ASSUMED_LENGTH = 8192  # tokens of a sequence, where nobody says: a prompt of some thousands and its answer
-_LEAST_RATIO = Fraction(1, 10**4)
-_CHUNK = 8192  # tokens of prompts that are computed at once, and have all their window slots for that time
+from kvstead.model.shares import StateShare, WindowShare, state_share, window_share
 
 
 def split_slots(layout: ModelLayout, num_bytes: int, page_size: int, window_ratio: Fraction) -> tuple[int, int]:
@@ -43,7 +45,7 @@ class MemorySplit:
     """Slots of the side that keeps whole sequences and of the side that keeps windows, both in whole pages, and states.
 
     `ratio` is window slots per full slot as it was aimed at, before pages are rounded; `source` says in words how it
-    came about. A side that the layout lacks has none.
+    and the number of states came about. Where there is no window side its slots and ratio are 0, and so are states.
     """
 
     num_slots: int
@@ -59,9 +61,10 @@ def split_memory(
     page_size: int,
     *,
     window_ratio: float | Fraction | None = None,
+    num_states: int | None = None,
     expected_length: int | None = None,
 ) -> MemorySplit:
-    """The largest split of `num_bytes` between full and window side, one padding page each included.
+    """The largest split of `num_bytes` among full side, window side and states, with a padding page or slot of each.
 
     window_ratio: window slots per full slot, above 0; a float stands for the decimal it prints as. It is obeyed as
     `split_slots` does, also above 1, where the surplus lies idle: a full page has one window page at most.
@@ -72,14 +75,40 @@ def split_memory(
     pages of one sequence's window, or as many as the full side has if those are fewer, and the pages that still fit
     what rounding leaves.
 
-    Raises `LayoutError` for a layout without both sides or with states, and, naming the least that would do, for bytes
-    that hold no page on one of the sides; `InvalidSize` for sizes that have no sense.
+    num_states: state slots, at least 1, for a layout that has states. Without it there are two for each sequence of
+    `expected_length` tokens that the full side has room for: the one it runs on, and one to come back to. There is one
+    at least, and those that still fit what rounding leaves.
+
+    Raises `LayoutError` for a layout that has no full side or nothing beside it, and, naming the least that would do,
+    for bytes that hold no page on one of the sides or no state; `InvalidSize` for sizes that have no sense, and for a
+    ratio or states where the layout has no such side.
     """
-    window = _two_sides(layout, num_bytes, page_size)
-    if window_ratio is not None:
-        return _split_as_given(layout, num_bytes, page_size, _given_ratio(window_ratio))
-    ratio, source = _derived_ratio(window, page_size, expected_length)
-    return _split_as_derived(layout, window, num_bytes, page_size, ratio, source)
+    sides = _sides(layout, num_bytes, page_size)
+    windows = window_share(layout, page_size, window_ratio, expected_length)
+    states = state_share(layout, page_size, num_states, expected_length)
+    usable = num_bytes - sides.padding
+
+    def cost(pages: int, number: int) -> int:
+        return sides.cost(pages, windows.pages(pages), number)
+
+    least = cost(windows.fewest, states.number(windows.fewest))
+    if usable < least:
+        beside = f"{states.number(windows.fewest):,} of its states and " if sides.state else ""
+        raise LayoutError(
+            f"{num_bytes:,} bytes hold no page of {page_size} tokens{' on both sides' if sides.window else ''} of "
+            f"{layout.name}, beside {beside}the padding. Give {sides.padding + least:,} or more."
+        )
+    bound = usable // sides.full
+    pages = _largest(bound, lambda pages: cost(pages, states.number(pages)) <= usable)
+    number = states.number(pages)
+    if states.grows:  # the page that did not fit may have been kept out by the states that it brings
+        number += (usable - cost(pages, number)) // sides.state
+        pages = _largest(bound, lambda pages: cost(pages, number) <= usable)
+    num_window = windows.pages(pages)
+    if sides.window:
+        left = usable - sides.cost(pages, num_window, number)
+        num_window += min(left // sides.window, windows.most(pages) - num_window)
+    return _split(page_size, pages, num_window, number, windows, states)
 
 
 def split_for_slots(
@@ -88,124 +117,82 @@ def split_for_slots(
     page_size: int,
     *,
     window_ratio: float | Fraction | None = None,
+    num_states: int | None = None,
     expected_length: int | None = None,
 ) -> MemorySplit:
-    """The window side that goes with `num_slots` full slots (whole pages): `split_memory` where slots are given.
+    """The window side and the states that go with `num_slots` full slots (whole pages): `split_memory` by slots.
 
     Raises as that does.
     """
-    window = _two_sides(layout, num_slots, page_size)
+    _sides(layout, num_slots, page_size)
+    windows = window_share(layout, page_size, window_ratio, expected_length)
+    states = state_share(layout, page_size, num_states, expected_length)
     pages = num_slots // page_size
-    if window_ratio is not None:
-        ratio = _given_ratio(window_ratio)
-        return MemorySplit(pages * page_size, int(pages * ratio) * page_size, float(ratio), _given_source(ratio))
-    ratio, source = _derived_ratio(window, page_size, expected_length)
-    num_window, source = _derived_pages(pages, ratio, window.pages(page_size), _CHUNK // page_size, source)
-    return MemorySplit(pages * page_size, num_window * page_size, float(ratio), source)
+    return _split(page_size, pages, windows.pages(pages), states.number(pages), windows, states)
 
 
-def split_bytes(layout: ModelLayout, num_slots: int, num_window_slots: int, page_size: int) -> int:
-    """Bytes of both sides and their padding pages: the least for which `split_memory` gives these slots.
+def split_bytes(layout: ModelLayout, num_slots: int, num_window_slots: int, page_size: int, num_states: int = 0) -> int:
+    """Bytes of both sides and of the states, padding included: the least for which `split_memory` gives just these.
 
-    A side without layers costs nothing. Raises `InvalidSize` for a negative number of slots or a page size below 1,
-    `MisalignedSize` for slots that are no whole pages.
+    A side without layers costs nothing. Raises `InvalidSize` for a negative number of slots or states or a page size
+    below 1, `MisalignedSize` for slots that are no whole pages.
     """
-    if page_size < 1 or min(num_slots, num_window_slots) < 0:
+    if page_size < 1 or min(num_slots, num_window_slots, num_states) < 0:
         raise InvalidSize(
-            f"{num_slots} slots, {num_window_slots} window slots and pages of {page_size} are given. "
-            "Use a page size of at least 1 and no negative number."
+            f"{num_slots} slots, {num_window_slots} window slots, {num_states} states and pages of {page_size} are "
+            "given. Use a page size of at least 1 and no negative number."
         )
     if num_slots % page_size or num_window_slots % page_size:
         raise MisalignedSize(
             f"{num_slots} slots and {num_window_slots} window slots are no multiples of the page size {page_size}. "
             "Round them to whole pages."
         )
-    full, window = num_slots + page_size, num_window_slots + page_size
-    return full * layout.full_bytes_per_token + window * layout.window_bytes_per_token
+    sides = _Sides.of(layout, page_size)
+    return sides.padding + sides.cost(num_slots // page_size, num_window_slots // page_size, num_states)
 
 
-def _two_sides(layout: ModelLayout, num_bytes: int, page_size: int) -> Window:
-    """The window of a layout that has both sides and no third."""
-    if page_size < 1 or num_bytes < 0:
+@dataclass(frozen=True, slots=True)
+class _Sides:
+    """Bytes of a full page, of a window page and of a state; 0 for what the layout has not."""
+
+    full: int
+    window: int
+    state: int
+
+    @classmethod
+    def of(cls, layout: ModelLayout, page_size: int) -> _Sides:
+        full, window = layout.full_bytes_per_token * page_size, layout.window_bytes_per_token * page_size
+        return cls(full, window, layout.state_bytes)
+
+    @property
+    def padding(self) -> int:
+        return self.cost(1, 1, 1)
+
+    def cost(self, pages: int, window_pages: int, num_states: int) -> int:
+        return pages * self.full + window_pages * self.window + num_states * self.state
+
+
+def _sides(layout: ModelLayout, size: int, page_size: int) -> _Sides:
+    """Of a layout whose memory can be divided: it has a full side and more."""
+    if page_size < 1 or size < 0:
         raise InvalidSize(
-            f"{num_bytes} bytes and pages of {page_size} are given. "
+            f"{size} bytes or slots and pages of {page_size} are given. "
             "Use a page size of at least 1 and no negative number."
         )
-    window = layout.window_rule
-    if window is None or not layout.full_bytes_per_token or layout.state_bytes:
+    sides = _Sides.of(layout, page_size)
+    if not sides.full or not (sides.window or sides.state):
         raise LayoutError(
-            f"{layout.name} keeps {' and '.join(layout.kinds) or 'nothing'}, which is not a full and a window side. "
-            "Use `slots_for` where every layer keeps the same, and size states by `state_bytes`."
+            f"{layout.name} keeps {' and '.join(layout.kinds) or 'nothing'}, which is not a full side and windows or "
+            "states beside it. Use `slots_for` where every layer keeps the same, and size states by `state_bytes`."
         )
-    return window
+    return sides
 
 
-def _given_ratio(given: float | Fraction) -> Fraction:
-    try:
-        ratio = given if isinstance(given, Fraction) else Fraction(str(given))
-    except ValueError:
-        ratio = Fraction(0)  # nan or infinite
-    if not _LEAST_RATIO <= ratio <= 1 / _LEAST_RATIO:
-        raise InvalidSize(
-            f"window_ratio is {given}. It must be above 0 and finite, from {float(_LEAST_RATIO)} to "
-            f"{float(1 / _LEAST_RATIO):,.0f}; more than 1 is of no use. Leave it out to have it derived."
-        )
-    return ratio
-
-
-def _given_source(ratio: Fraction) -> str:
-    return f"window_ratio {float(ratio):g}, as given"
-
-
-def _derived_ratio(window: Window, page_size: int, expected_length: int | None) -> tuple[Fraction, str]:
-    length = _ASSUMED_LENGTH if expected_length is None else expected_length
-    if not isinstance(length, int) or length < 1:
-        raise InvalidSize(f"sequences of {length} tokens are expected. Use a length of at least 1, or leave it out.")
-    ratio = min(Fraction(1), Fraction(min(length, window.span) + 2 * page_size, length))
-    return ratio, f"derived for sequences of {length:,} tokens{', assumed' if expected_length is None else ''}"
-
-
-def _derived_pages(pages: int, ratio: Fraction, least: int, spare: int, source: str) -> tuple[int, str]:
-    """Window pages beside so many full ones, but one whole window if there can be one."""
-    wanted, needed = min(pages, int(pages * ratio) + min(int(pages * ratio), spare)), min(pages, least)
-    if wanted >= needed:
-        return wanted, source
-    return needed, f"{source}, and raised to {'one whole window' if needed == least else 'the pages of the full side'}"
-
-
-def _split_as_given(layout: ModelLayout, num_bytes: int, page_size: int, ratio: Fraction) -> MemorySplit:
-    slots, window_slots = split_slots(layout, num_bytes, page_size, ratio)
-    if not slots or not window_slots:
-        pages = -(-ratio.denominator // ratio.numerator)  # the fewest that give the window side a page
-        least = split_bytes(layout, pages * page_size, int(pages * ratio) * page_size, page_size)
-        raise _too_small(layout, num_bytes, page_size, least)
-    return MemorySplit(slots, window_slots, float(ratio), _given_source(ratio))
-
-
-def _split_as_derived(
-    layout: ModelLayout, window: Window, num_bytes: int, page_size: int, ratio: Fraction, source: str
+def _split(
+    page_size: int, pages: int, window_pages: int, num_states: int, windows: WindowShare, states: StateShare
 ) -> MemorySplit:
-    full, extra = layout.full_bytes_per_token * page_size, layout.window_bytes_per_token * page_size
-    usable = num_bytes - full - extra
-    if usable < full + extra:
-        raise _too_small(layout, num_bytes, page_size, 2 * (full + extra))
-    least = window.pages(page_size)
-
-    def fits(pages: int) -> bool:
-        return pages * full + _derived_pages(pages, ratio, least, _CHUNK // page_size, source)[0] * extra <= usable
-
-    pages = _largest(usable // full, fits)
-    num_window, source = _derived_pages(pages, ratio, least, _CHUNK // page_size, source)
-    left = usable - pages * full - num_window * extra
-    num_window += min(left // extra, pages - num_window)  # a full page has one window page at most
-    return MemorySplit(pages * page_size, num_window * page_size, float(ratio), source)
-
-
-def _too_small(layout: ModelLayout, num_bytes: int, page_size: int, least: int) -> LayoutError:
-    return LayoutError(
-        f"{num_bytes:,} bytes hold no page of {page_size} tokens on both sides of {layout.name}, beside the padding. "
-        f"Give {least:,} or more."
-    )
+    source = "; ".join(filter(None, (windows.source(pages), states.source())))
+    return MemorySplit(pages * page_size, window_pages * page_size, float(windows.ratio), source, num_states)
 
 
 def _largest(bound: int, fits: Callable[[int], bool]) -> int:
@@ -229,33 +216,3 @@ def concurrent_requests(num_state_slots: int, slots_per_request: int, *caps: int
             "Use 0 or more slots and at least 1 per request."
         )
     return min(num_state_slots // slots_per_request, *caps) if caps else num_state_slots // slots_per_request
-
-
-@dataclass(frozen=True, slots=True)
-class EqualPage:
-    """One page size for token entries and states: `num_tokens` entries of a layer in `num_bytes`.
-
-    A state, which is smaller or as large, leaves `padding_bytes` of such a page unused.
-    """
-
-    num_tokens: int
-    num_bytes: int
-    padding_bytes: int
-
-
-def equal_page(layout: ModelLayout) -> EqualPage:
-    """The smallest page of token entries of one layer that a layer's state fits into.
-
-    This is what it costs to give both kinds pages of equal bytes: a prompt of a few tokens still takes `num_tokens`
-    entries in each such layer. Raises `LayoutError` for a layout without both, or whose layers differ in size.
-    """
-    entries = {layer.token_bytes for layer in layout.layers if layer.tokens is not None}
-    states = {layer.state_bytes for layer in layout.layers if layer.state}
-    if len(entries) != 1 or len(states) != 1:
-        raise LayoutError(
-            f"{layout.name} has token entries of {sorted(entries)} and states of {sorted(states)} bytes per layer. "
-            "Equal pages need one size of each."
-        )
-    (entry,), (state,) = entries, states
-    num_tokens = -(-state // entry)
-    return EqualPage(num_tokens, num_tokens * entry, num_tokens * entry - state)
