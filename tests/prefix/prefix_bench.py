@@ -7,14 +7,39 @@ from collections.abc import Iterable
 import numpy as np
 
 from kvstead.allocators import PagedAllocator, SWAAllocator
+from kvstead.errors import DoubleFree
 from kvstead.model.window import Window
-from kvstead.prefix import Insertion, Match, Namespace, PrefixTree
+from kvstead.prefix import Insertion, Match, Namespace, Node, PrefixTree
+
+
+class FreeStates:
+    """State slots 1 .. `num_states`, as an allocator hands them out and takes them back: each once."""
+
+    def __init__(self, num_states: int) -> None:
+        self.size = num_states
+        self.available = list(range(1, num_states + 1))
+        self.num_calls = 0  # of `free`
+
+    def alloc(self) -> int:
+        """A slot of the caller's own."""
+        assert self.available, "the test asks for more than its pool has"
+        return self.available.pop(0)
+
+    def free(self, slots: np.ndarray) -> None:
+        """Take slots back, or refuse all of them."""
+        self.num_calls += 1
+        for slot in slots.tolist():
+            if slot in self.available or not 1 <= slot <= self.size:
+                raise DoubleFree(f"state slot {slot} is free already, or none")
+        assert np.unique(slots).size == slots.size, f"{slots} names a state twice"
+        self.available += slots.tolist()
 
 
 class Bench:
     """`num_pages` pages; a key is a word, each letter one page of tokens.
 
-    With a window every page has a window page besides: `num_window_pages` of them, or enough for all.
+    With a window every page has a window page besides: `num_window_pages` of them, or enough for all. With `num_states`
+    there are states, which only `keep` puts into the tree.
     """
 
     def __init__(
@@ -24,6 +49,7 @@ class Bench:
         policy: str = "lru",
         window: Window | None = None,
         num_window_pages: int | None = None,
+        num_states: int | None = None,
     ) -> None:
         self.page_size = page_size
         if window is None:
@@ -31,7 +57,8 @@ class Bench:
         else:
             num_windows = num_pages if num_window_pages is None else num_window_pages
             self.allocator = SWAAllocator(num_pages * page_size, num_windows * page_size, page_size)
-        self.tree = PrefixTree(self.allocator, policy=policy, window=window)
+        self.states = None if num_states is None else FreeStates(num_states)
+        self.tree = PrefixTree(self.allocator, policy=policy, window=window, states=self.states)
 
     def tokens(self, word: str) -> np.ndarray:
         """int32 ids: of letter `c`, one page of `100 * ord(c), 100 * ord(c) + 1, ...`."""
@@ -63,6 +90,15 @@ class Bench:
         self.audit()
         return done
 
+    def keep(self, word: str, priority: int = 0) -> Node:
+        """Cache a key and the state at its end; where one is already, the caller's goes back."""
+        node = self.cache(word, priority=priority).node
+        slot = self.states.alloc()
+        if not self.tree.put_state(node, slot):
+            self.states.free(np.array([slot]))
+        self.audit()
+        return node
+
     def match(self, word: str, namespace: Namespace = Namespace()) -> Match:  # noqa: B008
         """The cached part of a key."""
         return self.tree.match(self.tokens(word), namespace=namespace)
@@ -92,6 +128,23 @@ class Bench:
             left = left[num_common:]
         return seen
 
+    def with_states(self, words: str) -> str:
+        """Which of the words, given with blanks between, end at a state; looking does not change what goes next."""
+        ends = {self.word_of(node) for node in self.tree.root.below() if node.state is not None}
+        return " ".join(word for word in words.split() if word in ends)
+
+    def word_of(self, node: Node) -> str:
+        """The key that ends at a node."""
+        word = ""
+        while node.parent is not None:
+            word = "".join(chr(token // 100) for token in node.tokens[:: self.page_size].tolist()) + word
+            node = node.parent
+        return word
+
+    def state_counts(self) -> tuple[int, int]:
+        """States that are evictable, and held."""
+        return self.tree.evictable_states, self.tree.held_states
+
     def window_counts(self) -> tuple[int, int, int]:
         """Tokens on the window side: evictable, protected, and cached without one."""
         return self.tree.window_evictable_tokens, self.tree.window_protected_tokens, self.tree.num_tombstone_tokens
@@ -104,3 +157,6 @@ class Bench:
         """Both sets of books balance; there are no requests, so what is not free is in the tree."""
         self.tree.audit()
         self.allocator.audit()
+        if self.states is not None:
+            slots = self.states.available + self.tree.state_slots().tolist()
+            assert np.unique(slots).size == len(slots), "a state is free and in the tree"

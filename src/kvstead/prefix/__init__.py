@@ -1,8 +1,9 @@
 """The prefix cache: one radix tree over token ids, built of components."""
 
 from kvstead.prefix.component import Component, FullComponent, SlotPool
-from kvstead.prefix.node import Evicted, Insertion, Match, Namespace, Node, WindowPart
+from kvstead.prefix.node import Evicted, Insertion, Match, Namespace, Node, StatePart, WindowPart
 from kvstead.prefix.policies import POLICIES
+from kvstead.prefix.state import StateComponent, StateSlots
 from kvstead.prefix.tree import PrefixTree
 from kvstead.prefix.window import WindowComponent, WindowPool
 
@@ -17,6 +18,9 @@ __all__ = [
     "Node",
     "PrefixTree",
     "SlotPool",
+    "StateComponent",
+    "StatePart",
+    "StateSlots",
     "WindowComponent",
     "WindowPart",
     "WindowPool",

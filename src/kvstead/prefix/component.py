@@ -11,7 +11,8 @@ so another kind of cache is another component, never another tree:
     evict, clear   takes nodes out                            `release`: gives back what they held
 
 Full attention needs the slots of every token of a prefix, so a match may end anywhere, a pin holds the whole path, and
-only leaves may go. Layers with a window need the slots of the last tokens only: `kvstead.prefix.window`.
+only leaves may go. Layers with a window need the slots of the last tokens only: `kvstead.prefix.window`. Layers with a
+state need that of the very last token: `kvstead.prefix.state`.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from kvstead.errors import AuditError, ForeignPage, MisalignedSegment
 from kvstead.kernels import host, tokens
 from kvstead.kernels.jit import IntArray, StateArray
 from kvstead.prefix.node import Node
-from kvstead.prefix.policies import Policy
+from kvstead.prefix.policies import Policy, Rank
 from kvstead.prefix.queue import EvictionQueue
 
 
@@ -53,17 +54,7 @@ class SlotPool(Protocol):
 
 
 class Component(Protocol):
-    """One kind of cache. The counters are O(1); a token is counted once, as evictable or as protected."""
-
-    @property
-    def evictable_tokens(self) -> int:
-        """Tokens that evicting everything unlocked would give back."""
-        ...
-
-    @property
-    def protected_tokens(self) -> int:
-        """Tokens that locks keep."""
-        ...
+    """One kind of cache."""
 
     def cuts(self, pages: IntArray) -> list[int]:
         """After how many of a key's new `pages` another node has to begin, ascending."""
@@ -121,15 +112,17 @@ class Component(Protocol):
 class FullComponent:
     """Full attention: slots for every token of a node, kept as page ids.
 
-    `_held` has one byte a page, 1 while a node owns it: that a page comes into the tree twice is seen at the call.
+    has_states: whether a leaf without a state is of no use to anybody. `_held` has one byte a page, 1 while a node owns
+    it: that a page comes into the tree twice is seen at the call. The counters are O(1); a token is counted once, as
+    evictable or as protected.
     """
 
-    def __init__(self, pool: SlotPool, policy: Policy) -> None:
+    def __init__(self, pool: SlotPool, policy: Policy, *, has_states: bool = False) -> None:
         self.evictable_tokens = 0
         self.protected_tokens = 0
         self._pool = pool
         self._page_size = pool.page_size
-        self._queue = EvictionQueue(policy)
+        self._queue = EvictionQueue(lambda node: (not has_states or node.state is not None, *policy(node)))
         self._held: StateArray = np.zeros(pool.num_pages + 1, dtype=np.uint8)
 
     def cuts(self, pages: IntArray) -> list[int]:  # noqa: ARG002 - any pages make one node
@@ -226,6 +219,10 @@ class FullComponent:
     def loosen(self, node: Node, since: int, to: int) -> None:
         """All of the path stays needed."""
 
+    def first(self) -> Rank | None:
+        """The rank of what would go next."""
+        return self._queue.first()
+
     def choose(self, num_tokens: int) -> list[Node]:
         """Take nodes of at least `num_tokens` tokens out of the queue, children before their parents.
 
@@ -268,8 +265,12 @@ class FullComponent:
         for node in nodes:
             if node.pages.size * self._page_size != node.tokens.size:
                 fail(f"{node} has {node.pages.size} pages for {node.tokens.size} tokens")
-            if node.locks != node.pins + sum(child.locks for child in node.children.values()):
-                fail(f"{node} has {node.pins} pins, which with its children's locks do not make {node.locks}")
+            held = node.state.holds if node.state is not None else 0
+            if node.locks != node.pins + held + sum(child.locks for child in node.children.values()):
+                fail(
+                    f"{node} has {node.pins} pins, which with {held} holds of its state and its children's locks do "
+                    f"not make {node.locks}"
+                )
         protected = sum(node.tokens.size for node in nodes if node.locks)
         evictable = sum(node.tokens.size for node in nodes) - protected
         if (evictable, protected) != (self.evictable_tokens, self.protected_tokens):

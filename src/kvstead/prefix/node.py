@@ -59,6 +59,25 @@ class WindowPart:
 _NO_WINDOW = WindowPart(0, 0, is_live=False)  # of every node of a tree without window layers
 
 
+class StatePart:
+    """The state of the sequence that ends where a node ends.
+
+    slot: where it lies in the pool of states. holds: who is copying it. is_superseded: whether its own sequence has
+    left a later one. access, created, hits, priority: as the node's own, but moved only by who goes on from here.
+    """
+
+    __slots__ = ("access", "created", "hits", "holds", "is_superseded", "priority", "slot")
+
+    def __init__(self, slot: int, now: int, priority: int) -> None:
+        self.slot = slot
+        self.holds = 0
+        self.is_superseded = False
+        self.access = now
+        self.created = now
+        self.hits = 0
+        self.priority = priority
+
+
 class Node:
     """A stretch of tokens, whole pages, that every sequence below it has in common.
 
@@ -66,7 +85,8 @@ class Node:
     that were taken at this very node. access, created: readings of the tree's clock. hits: matches that used it.
 
     Then what the components keep here; full attention: `pages` int64[n / page_size], one id for every page of slots,
-    and `locks`, the pins at this node and everywhere below; window layers: `window`.
+    and `locks`, the pins and held states at this node and everywhere below; window layers: `window`; layers with a
+    state: `state`, or None.
 
     `parent` is None for the root and for a node that has left the tree.
     """
@@ -83,6 +103,7 @@ class Node:
         "parent",
         "pins",
         "priority",
+        "state",
         "tokens",
         "window",
     )
@@ -103,6 +124,7 @@ class Node:
         self.hits = 0
         self.priority = priority
         self.window = _NO_WINDOW
+        self.state: StatePart | None = None
 
     @property
     def start(self) -> int:
@@ -127,8 +149,8 @@ class Match:
     """The cached part of a key: its first `num_tokens` tokens, ending at `node`.
 
     num_found: leading tokens whose full-attention slots are cached; where it is more than `num_tokens`, what lies
-    behind cannot be gone on from, because its window side is dead. Holds nothing: until `node` is locked, the next
-    eviction, or `loosen` of another lock, may take it.
+    behind cannot be gone on from, because its window side is dead or no state is there. Holds nothing: until `node` is
+    locked, the next eviction, or `loosen` of another lock, may take it; its state only `hold_state` keeps.
     """
 
     node: Node
@@ -154,13 +176,16 @@ class Evicted:
     """What an eviction gave back to the allocator.
 
     num_tokens: full-attention slots, of `num_nodes` nodes that left the tree. num_window_tokens: window slots, of those
-    nodes and of tombstones. num_tombstoned: tokens that stay cached without their window slots.
+    nodes and of tombstones. num_tombstoned: tokens that stay cached without their window slots. num_states: states, of
+    those nodes and of others. num_states_alone: those of nodes that stay.
     """
 
     num_tokens: int
     num_nodes: int
     num_window_tokens: int = 0
     num_tombstoned: int = 0
+    num_states: int = 0
+    num_states_alone: int = 0
 
     def __add__(self, other: Evicted) -> Evicted:
         """Both."""
@@ -169,4 +194,6 @@ class Evicted:
             self.num_nodes + other.num_nodes,
             self.num_window_tokens + other.num_window_tokens,
             self.num_tombstoned + other.num_tombstoned,
+            self.num_states + other.num_states,
+            self.num_states_alone + other.num_states_alone,
         )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from heapq import heapify, heappop, heappush
+from heapq import heapify, heappop, heappush, heapreplace
 from itertools import count
 from typing import TypeAlias
 
@@ -61,19 +61,29 @@ class EvictionQueue:
         if entry is not None and self._rank(node) < entry[0]:
             self.add(node)
 
-    def pop(self) -> Node | None:
-        """Take out the node of the lowest rank; None when nobody waits."""
+    def first(self) -> Rank | None:
+        """The lowest rank of all; None when nobody waits."""
         while self._heap:
-            entry = heappop(self._heap)
+            entry = self._heap[0]
             filed, _, node = entry
             if self._entries.get(node) is not entry:
+                heappop(self._heap)
                 continue
-            if self._rank(node) > filed:
-                self.add(node)
-                continue
-            del self._entries[node]
-            return node
+            rank = self._rank(node)
+            if rank <= filed:
+                return rank
+            entry = (rank, next(self._serial), node)
+            self._entries[node] = entry
+            heapreplace(self._heap, entry)
         return None
+
+    def pop(self) -> Node | None:
+        """Take out the node of the lowest rank; None when nobody waits."""
+        if self.first() is None:
+            return None
+        _, _, node = heappop(self._heap)
+        del self._entries[node]
+        return node
 
     def _tidy(self) -> None:
         if len(self._heap) > 2 * len(self._entries) + _SLACK:

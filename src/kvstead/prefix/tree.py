@@ -16,21 +16,22 @@ from typing import cast
 
 import numpy as np
 
-from kvstead.errors import InvalidSize, KVSteadError, LayoutError, LockUnderflow, OpenGroup, UseAfterFree
+from kvstead.errors import InvalidSize, KVSteadError, LayoutError, LockUnderflow
 from kvstead.kernels.arrays import Integers, to_host
 from kvstead.kernels.jit import IntArray
-from kvstead.kernels.tokens import TokenArray, common_prefix
+from kvstead.kernels.tokens import TokenArray
 from kvstead.model.window import Window
+from kvstead.prefix import links
 from kvstead.prefix.audit import audit_structure
 from kvstead.prefix.component import Component, FullComponent, SlotPool
+from kvstead.prefix.eviction import Eviction
 from kvstead.prefix.keys import Tokens, key_of
-from kvstead.prefix.node import ChildKey, Evicted, Insertion, Match, Namespace, Node, WindowPart
+from kvstead.prefix.node import Evicted, Insertion, Match, Namespace, Node, WindowPart
 from kvstead.prefix.policies import policy_named
+from kvstead.prefix.state import StateComponent, StateSlots
 from kvstead.prefix.window import WindowComponent, WindowPool
 
 _PLAIN = Namespace()
-_NO_TOKENS: TokenArray = np.empty(0, dtype=np.int32)
-_NO_PAGES: IntArray = np.empty(0, dtype=np.int64)
 
 
 class PrefixTree:
@@ -45,13 +46,21 @@ class PrefixTree:
     compares each token once and looks at each node of one path; eviction is O(log n) a node.
     """
 
-    def __init__(self, allocator: SlotPool, *, policy: str = "lru", window: Window | None = None) -> None:
+    def __init__(
+        self,
+        allocator: SlotPool,
+        *,
+        policy: str = "lru",
+        window: Window | None = None,
+        states: StateSlots | None = None,
+    ) -> None:
         self.page_size = allocator.page_size
-        self.root = Node(None, b"", _NO_TOKENS, _NO_PAGES, 0, 0)
+        self.root = Node(None, b"", links.NO_TOKENS, links.NO_PAGES, 0, 0)
         self._allocator = allocator
-        self._full = FullComponent(allocator, policy_named(policy))
+        self._full = FullComponent(allocator, policy_named(policy), has_states=states is not None)
         self._window: WindowComponent | None = None
-        self._components: Sequence[Component] = (self._full,)
+        self._states: StateComponent | None = None
+        self._components: tuple[Component, ...] = (self._full,)
         if window is not None:
             if not hasattr(allocator, "window_pages"):
                 raise LayoutError(f"{type(allocator).__name__} has no window side. Give the tree an SWAAllocator.")
@@ -65,6 +74,12 @@ class PrefixTree:
             )
             self._components = (self._full, self._window)
             self.root.window = WindowPart(0, 0, is_live=False)
+        if states is not None:
+            self._states = StateComponent(states, policy_named(policy))
+            self._components = (self._states, *self._components)  # its pool may refuse, when nothing has changed yet
+        self._eviction = Eviction(
+            allocator, self._full, self._window, self._states, remove=self._remove, join=self._join
+        )
         self._clock = 0
         self.evicted = Evicted(0, 0)  # since the start
 
@@ -75,7 +90,7 @@ class PrefixTree:
 
     @property
     def protected_tokens(self) -> int:
-        """Tokens on locked paths. O(1)."""
+        """Tokens on paths that are locked or lead to held states. O(1)."""
         return self._full.protected_tokens
 
     @property
@@ -93,6 +108,21 @@ class PrefixTree:
         """Cached tokens that have no window slots any more. O(1)."""
         return self._window.tombstone_tokens if self._window else 0
 
+    @property
+    def num_states(self) -> int:
+        """States that nodes have, each in a slot of its own. O(1)."""
+        return self._states.num_states if self._states else 0
+
+    @property
+    def evictable_states(self) -> int:
+        """Those of them that eviction can give back. O(1)."""
+        return self._states.num_evictable if self._states else 0
+
+    @property
+    def held_states(self) -> int:
+        """Those of them that somebody holds. O(1)."""
+        return self.num_states - self.evictable_states
+
     def match(self, tokens: Tokens, *, namespace: Namespace = _PLAIN) -> Match:
         """Find the longest cached prefix of `tokens`, in whole pages, and mark it as used now.
 
@@ -101,7 +131,7 @@ class PrefixTree:
         node before anything may evict. May split a node; matches of that node stay good. Raises `RequestError` for
         anything but a flat array of ids that fit int32.
         """
-        path, num_found = self._walk(key_of(tokens, self.page_size), namespace)
+        path, num_found = links.walk(self.root, key_of(tokens, self.page_size), namespace, self.page_size)
         node = self._node_at(path[-1], self._usable(path, num_found))
         self._clock += 1
         self._use(node, num_hits=1, priority=node.priority)
@@ -113,7 +143,7 @@ class PrefixTree:
         Raises `UseAfterFree` when the node has been evicted.
         """
         node = where.node if isinstance(where, Match) else where
-        path = self._path(node)
+        path = links.path_up(node, self.root)
         path.reverse()
         return self._full.slots(np.concatenate([at.pages for at in path]))
 
@@ -138,7 +168,7 @@ class PrefixTree:
         row = to_host(slots)
         if row.size != len(tokens):
             raise InvalidSize(f"{len(tokens)} tokens came with {row.size} slots. Pass one slot for every token.")
-        path, num_shared = self._walk(key, namespace)
+        path, num_shared = links.walk(self.root, key, namespace, self.page_size)
         pages = self._full.claim(row[num_shared : key.size])  # raises before anything has changed
         try:
             for component in self._components:
@@ -155,7 +185,7 @@ class PrefixTree:
 
     def lock(self, node: Node) -> None:
         """Keep everything from the root to `node` until as many `unlock` calls. Raises `UseAfterFree` if it is gone."""
-        self._path(node)
+        links.path_up(node, self.root)
         node.pins += 1
         for component in self._components:
             component.lock(node)
@@ -180,34 +210,71 @@ class PrefixTree:
         for component in self._components:
             component.loosen(node, window_from, to)
 
-    def evict(self, num_tokens: int, num_window_tokens: int = 0) -> Evicted:
-        """Give at least so many tokens back to each side of the allocator, or all that is not locked.
+    def put_state(self, node: Node, slot: int) -> bool:
+        """Keep the state of the sequence that ends at `node`; later matches may end there.
+
+        slot: of the allocator that the tree was given; it belongs to the tree from now on, if True. False: the node has
+        a state already, which counts as used now, and `slot` stays the caller's. Raises `UseAfterFree` for a node that
+        is gone, `InvalidSize` for the root and for a tree without states, `ForeignPage` for padding, `AuditError` for a
+        slot that the tree owns already.
+        """
+        states = self._require_states()
+        links.path_up(node, self.root)
+        if node is self.root:
+            raise InvalidSize("no sequence ends at the root. Put a state where an insertion or a match ended.")
+        self._clock += 1
+        return states.put(node, slot, self._clock)
+
+    def hold_state(self, node: Node) -> None:
+        """Keep the state of `node`, and its path, until as many `let_state_go` calls: while it is copied.
+
+        Raises `UseAfterFree` when the node or its state is gone, `InvalidSize` for a tree without states.
+        """
+        states = self._require_states()
+        links.path_up(node, self.root)
+        states.hold(node)
+        self._full.lock(node)
+
+    def let_state_go(self, node: Node) -> None:
+        """Undo one `hold_state` of this very node. Raises `LockUnderflow` when there is none, and as that."""
+        states = self._require_states()
+        links.path_up(node, self.root)
+        states.let_go(node)
+        self._full.unlock(node)
+
+    def supersede_state(self, node: Node) -> None:
+        """The sequence that put a state at `node` has put a later one; unless a match used it, it goes first.
+
+        Nothing happens when the state is gone. Raises `InvalidSize` for a tree without states. O(log n).
+        """
+        self._require_states().supersede(node)
+
+    def state_slots(self) -> IntArray:
+        """int64[num_states], the slots of all states that the tree owns, ascending, for audits."""
+        return self._states.slots() if self._states else links.NO_PAGES
+
+    def evict(self, num_tokens: int, num_window_tokens: int = 0, num_states: int = 0) -> Evicted:
+        """Give at least so much back to each side, or all that is not locked or held.
 
         For the full side whole nodes go, leaves first; a parent whose last child goes may follow in the same call. If
-        that does not make up the window side, windows go alone, and their nodes stay as tombstones. Returns what went.
-        Raises `InvalidSize` for a negative number and `OpenGroup` while the allocator has a free group open, since
-        nothing would become available before its end.
+        that does not make up the window side, windows go alone, and their nodes stay as tombstones; the same with
+        states, whose nodes stay as ways. Returns what went. Raises `InvalidSize` for a negative number and `OpenGroup`
+        while the allocator has a free group open, since nothing would become available before its end.
         """
-        if min(num_tokens, num_window_tokens) < 0:
-            raise InvalidSize(f"cannot evict {num_tokens} and {num_window_tokens} tokens. Ask for 0 or more.")
-        if self._allocator.free_group is not None:
-            raise OpenGroup(
-                f"evicting {num_tokens} tokens and {num_window_tokens} windows inside a free group would make none "
-                "available. End the group first."
-            )
-        victims = self._full.choose(num_tokens)
-        before, before_window = self.evictable_tokens, self.window_evictable_tokens
-        try:
-            for component in self._components:
-                component.release(victims)
-        except KVSteadError:
-            self._full.put_back(victims)
-            raise
-        for node in victims:
-            self._take_out(node)
-        num_window = before_window - self.window_evictable_tokens
-        num_tombstoned = self._window.evict(num_window_tokens - num_window) if self._window else 0
-        gone = Evicted(before - self.evictable_tokens, len(victims), num_window + num_tombstoned, num_tombstoned)
+        gone = self._eviction.evict(num_tokens, num_window_tokens, num_states)
+        self.evicted += gone
+        return gone
+
+    def evict_bytes(
+        self, num_bytes: int, *, token_bytes: int, window_token_bytes: int = 0, state_bytes: int = 0
+    ) -> Evicted:
+        """Give back at least `num_bytes`, or all that is not locked or held, where the sides share bytes.
+
+        token_bytes, window_token_bytes, state_bytes: what a token costs on the full side and on the window side, and a
+        state. The next victim is the lowest over all sides: `kvstead.prefix.eviction`. Returns what went. Raises as
+        `evict`, and `InvalidSize` for tokens of no bytes.
+        """
+        gone = self._eviction.evict_bytes(num_bytes, token_bytes, window_token_bytes, state_bytes)
         self.evicted += gone
         return gone
 
@@ -218,11 +285,7 @@ class PrefixTree:
         """
         if self.root.pins or self.protected_tokens or self._allocator.free_group is not None:
             return False
-        nodes = list(self.root.below())
-        for component in self._components:
-            component.release(nodes)
-        for node in nodes:
-            self._take_out(node)
+        self._remove(list(self.root.below()))
         return True
 
     def audit(self) -> None:
@@ -230,29 +293,6 @@ class PrefixTree:
         audit_structure(self.root, self.page_size)
         for component in self._components:
             component.audit(self.root)
-
-    def _walk(self, key: TokenArray, namespace: Namespace) -> tuple[list[Node], int]:
-        """Follow `key` as far as it is cached: the nodes from the root on, and the number of tokens, whole pages.
-
-        The last node may reach further than `key` goes with it.
-        """
-        page_size = self.page_size
-        node, end = self.root, 0
-        path = [node]
-        while end < key.size:
-            page = key[end : end + page_size].tobytes()
-            child = node.children.get(page if end else (namespace, page))
-            if child is None:
-                break
-            path.append(child)
-            num_common = common_prefix(key, end, child.tokens)
-            if num_common < child.tokens.size:
-                return path, end + num_common - num_common % page_size
-            node, end = child, child.end
-        return path, end
-
-    def _child_key(self, parent: Node, page: TokenArray, namespace: Namespace) -> ChildKey:
-        return page.tobytes() if parent is not self.root else (namespace, page.tobytes())
 
     def _usable(self, path: Sequence[Node], length: int) -> int:
         """The longest prefix, of `length` tokens at most, that satisfies every component."""
@@ -270,33 +310,20 @@ class PrefixTree:
 
     def _split(self, lower: Node, num_tokens: int) -> Node:
         """Put the leading `num_tokens` of `lower` into a node of their own above it; `lower` keeps its identity."""
-        parent = lower.parent
-        assert parent is not None, "the root has no tokens to split"
-        upper = Node(parent, lower.key, lower.tokens[:num_tokens].copy(), _NO_PAGES, lower.created, lower.priority)
-        upper.access, upper.hits = lower.access, lower.hits
-        lower.tokens = lower.tokens[num_tokens:].copy()
-        parent.children[upper.key] = upper
-        lower.parent = upper
-        lower.key = lower.tokens[: self.page_size].tobytes()
-        upper.children[lower.key] = lower
+        upper = links.split(lower, num_tokens, self.page_size)
         for component in self._components:
             component.split(upper, lower)
         return upper
 
     def _join(self, upper: Node) -> None:
         """Take `upper` into its only child, if nobody needs the boundary between them."""
-        parent = upper.parent
-        if parent is None or len(upper.children) != 1:
+        if upper.parent is None or len(upper.children) != 1:
             return
         (lower,) = upper.children.values()
         for component in self._components:
             if not component.is_joinable(upper, lower):
                 return
-        lower.tokens = np.concatenate((upper.tokens, lower.tokens))
-        lower.access, lower.hits = upper.access, max(upper.hits, lower.hits)
-        lower.priority = max(upper.priority, lower.priority)
-        lower.key, lower.parent, upper.parent = upper.key, parent, None
-        parent.children[upper.key] = lower
+        links.join(upper, lower)
         for component in self._components:
             component.join(upper, lower)
 
@@ -304,47 +331,33 @@ class PrefixTree:
         """Add new tokens below `parent`, in as many nodes as the components want; returns the last one."""
         cuts = sorted({cut for component in self._components for cut in component.cuts(pages)})
         for start, end in pairwise((0, *cuts, pages.size)):
-            stretch = tokens[start * self.page_size : end * self.page_size].copy()
-            key = self._child_key(parent, stretch[: self.page_size], namespace)
-            leaf = Node(parent, key, stretch, pages[start:end].copy(), self._clock, priority)
-            parent.children[key] = leaf
+            stretch = tokens[start * self.page_size : end * self.page_size]
+            parent = links.hang(parent, stretch, pages[start:end], namespace, self._clock, priority)
             for component in self._components:
-                component.adopt(leaf)
-            parent = leaf
+                component.adopt(parent)
         return parent
 
     def _use(self, node: Node, num_hits: int, priority: int) -> None:
-        """The path down to `node` is in use now. A parent's priority is at least its children's."""
-        at = node
-        while at.parent is not None:
-            at.access = self._clock
-            at.hits += num_hits
-            at.priority = max(at.priority, priority)
-            at = at.parent
+        """The path down to `node` is in use now."""
+        links.use(node, self._clock, num_hits, priority)
         for component in self._components:
             component.use(node, num_hits)
 
-    def _take_out(self, node: Node) -> None:
-        """Cut a node off its parent, which also marks it as gone."""
-        parent = node.parent
-        assert parent is not None, "the root stays"
-        del parent.children[node.key]
-        node.parent = None
+    def _remove(self, nodes: Sequence[Node]) -> None:
+        """Take nodes out of the tree and give back what they held. Raises before anything has changed."""
+        for component in self._components:
+            component.release(nodes)
+        for node in nodes:
+            links.take_out(node)
+
+    def _require_states(self) -> StateComponent:
+        if self._states is None:
+            raise InvalidSize("this tree keeps no states. Make it with `states=`, the allocator that they go back to.")
+        return self._states
 
     def _require_pin(self, node: Node) -> None:
-        self._path(node)
+        links.path_up(node, self.root)
         if node.pins == 0:
             raise LockUnderflow(
                 f"{node} has no lock to give back. Unlock the node that was locked, once for each lock."
             )
-
-    def _path(self, node: Node) -> list[Node]:
-        """The nodes from `node` up to the root. Raises `UseAfterFree` when they do not lead there."""
-        path = [node]
-        while (parent := path[-1].parent) is not None:
-            path.append(parent)
-        if path[-1] is not self.root:
-            raise UseAfterFree(
-                f"{node} is not in this tree, or not any more. Lock a match before anything may evict it."
-            )
-        return path

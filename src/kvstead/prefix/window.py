@@ -24,7 +24,7 @@ from kvstead.kernels.jit import IntArray
 from kvstead.model.window import Window
 from kvstead.prefix.component import SlotPool, fail
 from kvstead.prefix.node import Node, WindowPart
-from kvstead.prefix.policies import Policy
+from kvstead.prefix.policies import Policy, Rank
 from kvstead.prefix.queue import EvictionQueue
 
 # Nodes that were cut apart and are alike again are joined up to here, so that paths stay short.
@@ -202,6 +202,10 @@ class WindowComponent:
             assert at.parent is not None, "the root has no window to loosen"
             self._join(at.parent)
 
+    def first(self) -> Rank | None:
+        """The rank of what would go next."""
+        return self._queue.first()
+
     def evict(self, num_tokens: int) -> int:
         """Give window slots of at least `num_tokens` tokens back, or all that no lock keeps; the full side stays.
 
@@ -209,26 +213,20 @@ class WindowComponent:
         """
         chosen: list[Node] = []
         wanted = num_tokens
-        while wanted > 0 and (node := self._queue.pop()) is not None:
-            # Not finer than two windows, or a path would fall into pieces of a page.
-            part = max(wanted, 2 * self._window.span)
-            part += -part % self._page_size
-            if part < node.tokens.size:
-                upper = self._cut(node, part)
-                self._queue.add(node)
-                node = upper
+        while wanted > 0 and (node := self._choose(wanted)) is not None:
             chosen.append(node)
             wanted -= node.tokens.size
-        if chosen:
-            self._pool.free_window_pages(np.concatenate([node.pages for node in chosen]))
-        for node in chosen:
-            node.window.is_live = node.window.was_needed = False
-        freed = num_tokens - wanted if chosen else 0
-        self.evictable_tokens -= freed
-        self.tombstone_tokens += freed
-        for node in chosen:
-            self._join_tombstones(node)
-        return freed
+        self._bury(chosen)
+        return num_tokens - wanted if chosen else 0
+
+    def evict_next(self, num_tokens: int) -> int:
+        """As `evict`, but of one node only."""
+        node = self._choose(num_tokens)
+        if node is None:
+            return 0
+        num_freed = node.tokens.size
+        self._bury([node])
+        return num_freed
 
     def release(self, nodes: Sequence[Node]) -> None:
         """Count nodes out; the full side gives back both."""
@@ -264,6 +262,31 @@ class WindowComponent:
             )
         if set(self._queue) != {node for node in live if node.window.locks == 0}:
             fail(f"{len(self._queue)} nodes wait to lose their window, and they are not the unlocked live ones")
+
+    def _choose(self, num_tokens: int) -> Node | None:
+        """Take the node that goes first out of the queue, or the head of it if it holds much more than `num_tokens`."""
+        node = self._queue.pop()
+        if node is None:
+            return None
+        # Not finer than two windows, or a path would fall into pieces of a page.
+        part = max(num_tokens, 2 * self._window.span)
+        part += -part % self._page_size
+        if part >= node.tokens.size:
+            return node
+        upper = self._cut(node, part)
+        self._queue.add(node)
+        return upper
+
+    def _bury(self, chosen: Sequence[Node]) -> None:
+        """Make chosen nodes tombstones."""
+        if chosen:
+            self._pool.free_window_pages(np.concatenate([node.pages for node in chosen]))
+        for node in chosen:
+            node.window.is_live = node.window.was_needed = False
+            self.evictable_tokens -= node.tokens.size
+            self.tombstone_tokens += node.tokens.size
+        for node in chosen:
+            self._join_tombstones(node)
 
     def _count_locks(self, nodes: Sequence[Node]) -> Counter[Node]:
         """How many locks reach each node."""

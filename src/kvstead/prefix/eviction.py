@@ -1,0 +1,124 @@
+"""What goes next, over all that a tree holds.
+
+    side      what goes                            gives back                         of no use to anybody, so first
+    full      a leaf                               its slots, its window, its state   in a tree with states: without one
+    state     a state alone, its node stays        a state                            superseded, and never gone on from
+    window    a window alone, its node a tombstone window slots                       never needed
+
+Sides that share no bytes are asked one by one (`evict`). Where they share bytes, the next victim is the lowest rank
+over all sides (`evict_bytes`): what is of no use first, then by the policy; on a tie in the order of this table.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from kvstead.errors import InvalidSize, KVSteadError, OpenGroup
+from kvstead.prefix.component import FullComponent, SlotPool
+from kvstead.prefix.node import Evicted, Node
+from kvstead.prefix.state import StateComponent
+from kvstead.prefix.window import WindowComponent
+
+
+class Eviction:
+    """The order in which one tree gives things back.
+
+    pool: the allocator; its free group must not be open, since nothing would become available before its end. remove:
+    takes nodes out of the tree with all they hold; raises before anything has changed. join: unites a node with its
+    only child if nobody needs the boundary.
+    """
+
+    def __init__(
+        self,
+        pool: SlotPool,
+        full: FullComponent,
+        window: WindowComponent | None,
+        states: StateComponent | None,
+        *,
+        remove: Callable[[Sequence[Node]], None],
+        join: Callable[[Node], None],
+    ) -> None:
+        self._pool = pool
+        self._full = full
+        self._window = window
+        self._states = states
+        self._remove = remove
+        self._join = join
+
+    def evict(self, num_tokens: int, num_window_tokens: int, num_states: int) -> Evicted:
+        """Nodes for `num_tokens`; what that leaves short on the other sides goes alone."""
+        if min(num_tokens, num_window_tokens, num_states) < 0:
+            raise InvalidSize(
+                f"cannot evict {num_tokens} and {num_window_tokens} tokens, {num_states} states. Ask for 0 or more."
+            )
+        self._require_no_group()
+        gone = self._evict_nodes(num_tokens)
+        if self._window is not None:
+            gone += _tombstoned(self._window.evict(num_window_tokens - gone.num_window_tokens))
+        if self._states is not None:
+            gone += self._evict_states(self._states, num_states - gone.num_states)
+        return gone
+
+    def evict_bytes(self, num_bytes: int, token_bytes: int, window_token_bytes: int, state_bytes: int) -> Evicted:
+        """Victim after victim, until they make up `num_bytes`. A side of no bytes gives nothing alone."""
+        if min(num_bytes, token_bytes - 1, window_token_bytes, state_bytes) < 0:
+            raise InvalidSize(
+                f"cannot evict {num_bytes} bytes where a token has {token_bytes} and {window_token_bytes}, a state "
+                f"{state_bytes}. Ask for 0 or more, of tokens that have bytes."
+            )
+        self._require_no_group()
+        window = self._window if window_token_bytes else None
+        states = self._states if state_bytes else None
+        gone = Evicted(0, 0)
+        wanted = num_bytes
+        while wanted > 0:
+            ranks = (
+                self._full.first(),
+                states.first() if states is not None else None,
+                window.first() if window is not None else None,
+            )
+            lowest = min((rank for rank in ranks if rank is not None), default=None)
+            if lowest is None:
+                break
+            if ranks[0] == lowest:
+                gone += self._evict_nodes(1)
+            elif states is not None and ranks[1] == lowest:
+                gone += self._evict_states(states, 1)
+            elif window is not None:
+                gone += _tombstoned(window.evict_next(-(-wanted // window_token_bytes)))
+            wanted = num_bytes - gone.num_tokens * token_bytes
+            wanted -= gone.num_window_tokens * window_token_bytes + gone.num_states * state_bytes
+        return gone
+
+    def _require_no_group(self) -> None:
+        if self._pool.free_group is not None:
+            raise OpenGroup("evicting inside a free group would make nothing available. End the group first.")
+
+    def _evict_nodes(self, num_tokens: int) -> Evicted:
+        """Leaves, and parents whose last child has gone."""
+        victims = self._full.choose(num_tokens)
+        if not victims:
+            return _NOTHING
+        num_window = sum(node.tokens.size for node in victims if node.window.is_live)
+        num_states = sum(node.state is not None for node in victims)
+        try:
+            self._remove(victims)
+        except KVSteadError:
+            self._full.put_back(victims)
+            raise
+        return Evicted(sum(node.tokens.size for node in victims), len(victims), num_window, 0, num_states)
+
+    def _evict_states(self, states: StateComponent, num_states: int) -> Evicted:
+        """States alone. A leaf without its own waits in front of others; another node may not be needed any more."""
+        losers = states.evict(num_states)
+        for node in losers:
+            self._full.use(node, 0)
+            self._join(node)
+        return Evicted(0, 0, num_states=len(losers), num_states_alone=len(losers))
+
+
+_NOTHING = Evicted(0, 0)
+
+
+def _tombstoned(num_tokens: int) -> Evicted:
+    return Evicted(0, 0, num_tokens, num_tokens)
