@@ -14,6 +14,8 @@ from kvstead.model import (
     concurrent_requests,
     equal_page,
     preset_names,
+    split_bytes,
+    split_memory,
     split_slots,
 )
 from kvstead.model.catalog import preset_config
@@ -331,10 +333,21 @@ def test_budget_of_asymmetric_pools():
     padding = 5120 + 30_720
     assert split_slots(layout, 20_480_000 + padding, 1, Fraction(1, 2)) == (1000, 500)
     assert split_slots(layout, 20_480_000 + padding - 1, 1, Fraction(1, 2)) == (999, 499)
+    split = split_memory(layout, 20_480_000 + padding, 1, window_ratio=0.5)
+    assert (split.num_slots, split.num_window_slots) == (1000, 500)
+    assert split_bytes(layout, 1000, 500, 1) == 20_480_000 + padding
     # The window side rounds down, so one full token fits where a token and a half would not.
     assert split_slots(layout, 5120 + padding, 1, Fraction(1, 2)) == (1, 0)
     uniform = ModelLayout.from_config({**_TWO_SHAPES, "hybrid_layer_pattern": [0] * 8})
     assert uniform.slots_for(uniform.bytes_for(1000, 1), 1) == 1000
+
+
+def test_a_draft_model_is_sized_by_the_slots_after_the_split():
+    """A draft of full layers needs as many slots as the full side has, more than if all layers of its target were full."""
+    layout, draft = ModelLayout.preset("gpt-oss-120b"), ModelLayout.preset("smollm2-135m")
+    split = split_memory(layout, 10**10, 16)
+    assert draft.slots_for(draft.bytes_for(split.num_slots, 16), 16) == split.num_slots
+    assert split.num_slots > 10**10 // (layout.full_bytes_per_token + layout.window_bytes_per_token)
 
 
 def test_uniform_and_hybrid_sizes_of_gpt_oss():

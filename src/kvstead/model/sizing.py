@@ -2,8 +2,8 @@
 
     bytes   | . full side                         | . window side    | . states    |left|
 
-Each side has a padding page (the states a padding slot), drawn as a dot. What is left over is less than a state, and
-than a page of the full side with the window pages it takes.
+Each side has a padding page (the states a padding slot), drawn as a dot. What is left over is less than one more page
+of the full side would need, with the window pages that go with it.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ def split_memory(
 
     num_states: state slots, at least 1, for a layout that has states. Without it there are two for each sequence of
     `expected_length` tokens that the full side has room for: the one it runs on, and one to come back to. There is one
-    at least, and those that still fit what rounding leaves.
+    at least, and more where what rounding leaves holds them; full pages that fit into less than a state come on top.
 
     Raises `LayoutError` for a layout that has no full side or nothing beside it, and, naming the least that would do,
     for bytes that hold no page on one of the sides or no state; `InvalidSize` for sizes that have no sense, and for a
@@ -86,29 +86,16 @@ def split_memory(
     sides = _sides(layout, num_bytes, page_size)
     windows = window_share(layout, page_size, window_ratio, expected_length)
     states = state_share(layout, page_size, num_states, expected_length)
-    usable = num_bytes - sides.padding
-
-    def cost(pages: int, number: int) -> int:
-        return sides.cost(pages, windows.pages(pages), number)
-
-    least = cost(windows.fewest, states.number(windows.fewest))
-    if usable < least:
-        beside = f"{states.number(windows.fewest):,} of its states and " if sides.state else ""
+    fewest, number = windows.fewest, states.number(windows.fewest)
+    least = sides.padding + sides.cost(fewest, windows.pages(fewest), number)
+    if num_bytes < least:
         raise LayoutError(
             f"{num_bytes:,} bytes hold no page of {page_size} tokens{' on both sides' if sides.window else ''} of "
-            f"{layout.name}, beside {beside}the padding. Give {sides.padding + least:,} or more."
+            f"{layout.name}, beside {f'{number:,} of its states and ' if number else ''}the padding. "
+            f"Give {least:,} or more."
         )
-    bound = usable // sides.full
-    pages = _largest(bound, lambda pages: cost(pages, states.number(pages)) <= usable)
-    number = states.number(pages)
-    if states.grows:  # the page that did not fit may have been kept out by the states that it brings
-        number += (usable - cost(pages, number)) // sides.state
-        pages = _largest(bound, lambda pages: cost(pages, number) <= usable)
-    num_window = windows.pages(pages)
-    if sides.window:
-        left = usable - sides.cost(pages, num_window, number)
-        num_window += min(left // sides.window, windows.most(pages) - num_window)
-    return _split(page_size, pages, num_window, number, windows, states)
+    pages, window_pages, number = _divide(sides, num_bytes - sides.padding, windows, states)
+    return _split(page_size, pages, window_pages, number, windows, states)
 
 
 def split_for_slots(
@@ -186,6 +173,25 @@ def _sides(layout: ModelLayout, size: int, page_size: int) -> _Sides:
             "states beside it. Use `slots_for` where every layer keeps the same, and size states by `state_bytes`."
         )
     return sides
+
+
+def _divide(sides: _Sides, usable: int, windows: WindowShare, states: StateShare) -> tuple[int, int, int]:
+    """Full pages, window pages and states for bytes that hold the fewest there may be."""
+
+    def cost(pages: int, number: int) -> int:
+        return sides.cost(pages, windows.pages(pages), number)
+
+    bound = usable // sides.full
+    pages = _largest(bound, lambda pages: cost(pages, states.number(pages)) <= usable)
+    number = states.number(pages)
+    if states.grows:  # the states that one more page brings may be all that kept it out
+        number += (usable - cost(pages, number)) // sides.state
+        pages = _largest(bound, lambda pages: cost(pages, number) <= usable)
+    window_pages = windows.pages(pages)
+    if sides.window:
+        left = usable - cost(pages, number)
+        window_pages += min(left // sides.window, windows.most(pages) - window_pages)
+    return pages, window_pages, number
 
 
 def _split(
