@@ -343,7 +343,7 @@ def test_budget_of_asymmetric_pools():
 
 
 def test_a_draft_model_is_sized_by_the_slots_after_the_split():
-    """A draft of full layers needs as many slots as the full side has, more than if all layers of its target were full."""
+    """A draft of full layers needs as many slots as the full side has, more than if its target had full layers only."""
     layout, draft = ModelLayout.preset("gpt-oss-120b"), ModelLayout.preset("smollm2-135m")
     split = split_memory(layout, 10**10, 16)
     assert draft.slots_for(draft.bytes_for(split.num_slots, 16), 16) == split.num_slots

@@ -1,8 +1,10 @@
 """What goes beside so many pages of whole sequences: window pages and states, as given or as an expected length has it.
 
-pages of whole sequences   ################################   as many as the bytes allow
-window pages               ##########                         a window for each sequence
-states                     #  #  #  #                         one to run on and one to come back to, for each
+    pages of whole sequences   ################################   as many as the bytes allow
+    window pages               ##########                         a window for each sequence
+    states                     #  #  #  #                         one to run on and one to come back to, for each
+
+Neither is fewer beside more pages, so the largest number of pages whose share fits can be found by halving.
 """
 
 from __future__ import annotations
