@@ -23,7 +23,7 @@ def fill(pair, rows, states, rng):
     size = pair.real.page_size
     while (room := pair.real.available_size() // size) > rng.integers(0, 2):
         assert pair.alloc((room + 1) * size) is None
-        if hasattr(pair.real, "states") and rng.random() < 0.4:
+        if pair.real.states and rng.random() < 0.4:
             states.extend(pair.alloc_states(int(rng.integers(1, 3))) or [])
             continue
         slots = pair.alloc(int(rng.integers(1, room + 1)) * size, int(rng.integers(9)))

@@ -265,14 +265,14 @@ def test_clearing_inside_a_group_leaves_an_empty_arena(make):
     row = allocator.alloc(8 * allocator.page_size)
     allocator.free_group_begin()
     allocator.free(row[: 2 * allocator.page_size])
-    if hasattr(allocator, "states"):
+    if allocator.states:
         allocator.states.free(allocator.states.alloc(1))
         allocator.states.alloc(1)
     allocator.clear()
     allocator.free_group_end()
     allocator.audit()
     assert allocator.available_size() == room
-    assert not stamped_pages(allocator) if hasattr(allocator, "states") else not allocator.owners()
+    assert not stamped_pages(allocator) if allocator.states else not allocator.owners()
 
 
 @every_maker

@@ -32,7 +32,7 @@ def stamped_pages(real):
     sides = {"full": (real._free_list, real.page_size, real.physical_slots)}
     if isinstance(real, UnifiedSWAAllocator):
         sides["window"] = real._windows, real.page_size, lambda slots: window_places(real, slots)
-    if hasattr(real, "states"):
+    if real.states:
         sides["state"] = real.states.pages, 1, real.states.physical_slots
     found = {}
     for name, (pool, page_size, physical) in sides.items():
@@ -84,7 +84,7 @@ class ArenaChecks:
         counts, size = model.counts(), real.page_size
         tokens = ("full", "window") if isinstance(real, UnifiedSWAAllocator) else ("full",)
         assert real.available_size() == model.books.capacity(counts, tokens) * size
-        if hasattr(real, "states"):
+        if real.states:
             assert real.states.available_size() == model.books.capacity(counts, ("state",))
             assert real.states.page_states().tolist() == model.states_pool.states()
             assert real.states.owners() == model.states_pool.owners()

@@ -1,7 +1,7 @@
-"""Pages that have ids of their own and lie somewhere in an arena.
+"""Pages that have ids of their own and share bytes with those of other pools.
 
     FreeList     which ids are free, live or parked, and whose they are      what callers hold, never changes
-    PoolChain    where the page of each live or parked id lies now           what kernels read, may change
+    Chain        where the page of each live or parked id lies now           what kernels read, may change
 
 To whoever allocates, it is a free list; the chain says how many pages there are to take.
 """
@@ -10,8 +10,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from kvstead.arena import PoolChain
-from kvstead.errors import AuditError, LayoutError
+from kvstead.arena import Chain
+from kvstead.errors import AuditError
 from kvstead.kernels import host
 from kvstead.kernels.jit import IntArray
 from kvstead.pages import FreeList
@@ -29,11 +29,8 @@ class ArenaPages(FreeList):
 
     __slots__ = ("chain", "pool")
 
-    def __init__(self, chain: PoolChain, pool: str, order: str = "lifo") -> None:
-        if pool not in chain.pools:
-            raise LayoutError(f"the arena has no pool {pool!r}. Its pools are {', '.join(chain.pools)}.")
-        extent, num_virtual = chain.pools[pool].span.extent, chain.pools[pool].map.num_virtual
-        super().__init__(min(extent.limit - extent.first, num_virtual), order)
+    def __init__(self, chain: Chain, pool: str, order: str = "lifo") -> None:
+        super().__init__(chain.num_ids(pool), order)
         self.chain = chain
         self.pool = pool
 
@@ -43,7 +40,8 @@ class ArenaPages(FreeList):
 
     def translate(self, slots: IntArray, page_size: int) -> IntArray:
         """The physical slots, a new int64[k]; see `PageMap.translate`."""
-        return self.chain.pools[self.pool].map.translate(slots, page_size)
+        page_map = self.chain.page_map(self.pool)
+        return super().translate(slots, page_size) if page_map is None else page_map.translate(slots, page_size)
 
     def take(self, num_pages: int, owner: int = 0) -> IntArray | None:
         """Hand out pages, tagged with `owner`: int64[num_pages], the caller's own array; None when short."""
@@ -98,7 +96,17 @@ class ArenaPages(FreeList):
         """As a free list, and hold it against the chain, which is audited as a whole. Raises `AuditError`. O(pages)."""
         super().audit()
         self.chain.audit()
-        v2p = self.chain.pools[self.pool].map.v2p[1 : self.num_pages + 1]
+        num_used = self.table.num_live + self.table.num_parked
+        if self.chain.num_used(self.pool) != num_used:
+            raise AuditError(
+                f"pool {self.pool!r}: {num_used} pages are in use by their ids, {self.chain.num_used(self.pool)} in "
+                "the chain. Only the allocator may take from its pool of the chain."
+            )
+        page_map = self.chain.page_map(self.pool)
+        if page_map is not None:
+            self._audit_places(page_map.v2p[1 : self.num_pages + 1])
+
+    def _audit_places(self, v2p: IntArray) -> None:
         states = np.where(v2p > 0, host.LIVE, np.where(v2p < -1, host.PARKED, host.FREE))
         odd = np.flatnonzero(states != self.table.state[1:]) + 1
         if odd.size:

@@ -13,6 +13,7 @@ from typing import TypeAlias
 
 import torch
 
+from kvstead.allocators.states import StateAllocator
 from kvstead.errors import AuditError, MisalignedSegment
 from kvstead.kernels.arrays import Integers, to_host
 from kvstead.kernels.jit import IntArray
@@ -25,7 +26,8 @@ class Allocator(ABC):
     """Slots for tokens, in pages of `page_size`. Slots 0 .. `page_size` - 1 are padding and belong to nobody.
 
     size: usable slots. device: where handed-out slots live; all bookkeeping is on the host. `free_group` is None (frees
-    take effect at once) or the list of releases parked until the group ends.
+    take effect at once) or the list of releases parked until the group ends. `states`: slots for the recurrent states
+    of the same requests, if there are any; their frees wait in the same group, `clear` and `audit` are about them too.
     """
 
     def __init__(self, size: int, page_size: int, device: str | torch.device) -> None:
@@ -33,6 +35,7 @@ class Allocator(ABC):
         self.page_size = page_size
         self.device = torch.device(device)
         self.free_group: FreeGroup = None
+        self.states: StateAllocator | None = None
 
     @property
     def num_pages(self) -> int:
@@ -123,8 +126,16 @@ class Allocator(ABC):
                 )
 
     @abstractmethod
+    def _token_pools(self) -> Sequence[FreeList]:
+        """The free lists that tokens come from."""
+
     def _pools(self) -> Sequence[FreeList]:
-        """The free lists that this allocator hands out from."""
+        """All free lists that this allocator hands out from."""
+        return self._token_pools() if self.states is None else (*self._token_pools(), self.states.pages)
+
+    def _keep_states(self, slots: FreeList) -> None:
+        """Start with slots for states beside the tokens."""
+        self.states = StateAllocator(slots, self._hand_back, self.device)
 
     @abstractmethod
     def _park(self, slots: IntArray) -> Sequence[Release]:

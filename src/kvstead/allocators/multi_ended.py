@@ -2,31 +2,12 @@
 
 from __future__ import annotations
 
-import numpy as np
 import torch
 
 from kvstead.allocators.arena_pages import ArenaPages
 from kvstead.allocators.paged import PagedAllocator
-from kvstead.arena import PoolChain
-from kvstead.errors import InvalidSize
-from kvstead.kernels.arrays import Integers, to_device, to_host
-from kvstead.kernels.jit import IntArray
-
-
-def hand_out(array: IntArray, slots: Integers, out: torch.Tensor | None, device: torch.device) -> torch.Tensor:
-    """`array` as a tensor in the shape of `slots`: `out`, if there is one, else a new one on `device`.
-
-    Raises `InvalidSize` for an `out` of another shape or type, which is then as it was.
-    """
-    shape = np.shape(slots)
-    if out is None:
-        return to_device(array, device).reshape(shape)
-    if out.shape != shape or out.dtype != torch.int64:
-        raise InvalidSize(
-            f"out is {out.dtype} of shape {tuple(out.shape)}, for slots of shape {tuple(shape)}. Pass int64 in the "
-            "shape of the slots."
-        )
-    return out.copy_(torch.from_numpy(array).reshape(shape), non_blocking=True)
+from kvstead.arena import Chain
+from kvstead.kernels.arrays import Integers, hand_out, to_host
 
 
 class MultiEndedAllocator(PagedAllocator):
@@ -34,7 +15,7 @@ class MultiEndedAllocator(PagedAllocator):
 
     Slots are virtual: they are handed out, freed and checked as ever, and `physical_slots` says where they lie now. As
     many slots are free as the other pools leave room for, `available_size`; `size` is what the pool could hold alone.
-    The pool's page size and the arena's device are the allocator's. order: in which ids are reused, see `FreeList`.
+    The pool's page size and the chain's device are the allocator's. order: in which ids are reused, see `FreeList`.
 
     Nobody else may take pages of this pool. Raises `LayoutError` for a pool that the chain does not have, `InvalidSize`
     for an unknown order.
@@ -42,9 +23,9 @@ class MultiEndedAllocator(PagedAllocator):
 
     _free_list: ArenaPages
 
-    def __init__(self, chain: PoolChain, pool: str, *, order: str = "lifo") -> None:
+    def __init__(self, chain: Chain, pool: str, *, order: str = "lifo") -> None:
         self.chain = chain
-        self._manage(ArenaPages(chain, pool, order), chain.pools[pool].spec.page_size, chain.arena.device)
+        self._manage(ArenaPages(chain, pool, order), chain.page_size(pool), chain.device)
 
     def available_size(self) -> int:
         """Tokens that can be allocated now: exactly what `alloc` has room for, pages moved aside where they may be.

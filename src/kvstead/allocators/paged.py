@@ -31,18 +31,31 @@ class PagedAllocator(Allocator):
     """Slots in pages of `page_size`, for rows that grow page by page.
 
     size: slots; a remainder that fills no page is unusable (`.size` is the floored figure). page_size: any positive
-    number. device: where handed-out slots live. order: `lifo`, `fifo` or `lowest`, see `FreeList`. A new pool hands
-    pages out from 1 upward.
+    number. num_states: slots for recurrent states beside them, in a pool of their own (`states`; None: no states).
+    device: where handed-out slots live. order: `lifo`, `fifo` or `lowest`, see `FreeList`. A new pool hands pages out
+    from 1 upward.
 
     Raises `InvalidSize` for a negative size, a page size below 1 or an unknown order.
     """
 
-    def __init__(self, size: int, page_size: int, *, device: str | torch.device = "cpu", order: str = "lifo") -> None:
+    def __init__(
+        self,
+        size: int,
+        page_size: int,
+        *,
+        num_states: int | None = None,
+        device: str | torch.device = "cpu",
+        order: str = "lifo",
+    ) -> None:
         if size < 0 or page_size < 1:
             raise InvalidSize(
                 f"size {size} with page size {page_size} makes no pool. Give 0 slots or more and a page of 1 or more."
             )
         self._manage(FreeList(size // page_size, order), page_size, device)
+        if num_states is not None:
+            if num_states < 0:
+                raise InvalidSize(f"num_states is {num_states}. Give 0 or more, or None for no states.")
+            self._keep_states(FreeList(num_states, order))
 
     def available_size(self) -> int:
         """Tokens that can be allocated now. What is parked in an open group does not count."""
@@ -51,6 +64,10 @@ class PagedAllocator(Allocator):
     def parked_size(self) -> int:
         """Tokens freed in the open group: no longer owned, not yet available."""
         return self._free_list.table.num_parked * self.page_size
+
+    def live_size(self) -> int:
+        """Tokens that somebody holds, in whole pages."""
+        return self._free_list.table.num_live * self.page_size
 
     def page_states(self) -> StateArray:
         """The state of every page, uint8[num_pages + 1], page 0 first: the allocator's own array, to be read only."""
@@ -185,7 +202,7 @@ class PagedAllocator(Allocator):
         host.extend_slots(prefix, seq, last, self.page_size, pages, slots)
         return to_device(slots, self.device)
 
-    def _pools(self) -> Sequence[FreeList]:
+    def _token_pools(self) -> Sequence[FreeList]:
         return (self._free_list,)
 
     def _park(self, slots: IntArray) -> Sequence[Release]:

@@ -22,9 +22,15 @@ class PureSWAAllocator(PagedAllocator):
     """
 
     def __init__(
-        self, size: int, page_size: int = 1, *, device: str | torch.device = "cpu", order: str = "fifo"
+        self,
+        size: int,
+        page_size: int = 1,
+        *,
+        num_states: int | None = None,
+        device: str | torch.device = "cpu",
+        order: str = "fifo",
     ) -> None:
-        super().__init__(size, page_size, device=device, order=order)
+        super().__init__(size, page_size, num_states=num_states, device=device, order=order)
 
     def full_available_size(self) -> int:
         """Tokens that can be allocated now: the one pool's."""

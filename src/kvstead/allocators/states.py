@@ -6,12 +6,10 @@ from collections.abc import Callable, Sequence
 
 import torch
 
-from kvstead.allocators.arena_pages import ArenaPages
-from kvstead.allocators.multi_ended import hand_out
 from kvstead.errors import InvalidSize
-from kvstead.kernels.arrays import Integers, to_device, to_host
+from kvstead.kernels.arrays import Integers, hand_out, to_device, to_host
 from kvstead.kernels.jit import StateArray
-from kvstead.pages import Release
+from kvstead.pages import FreeList, Release
 
 
 class StateAllocator:
@@ -19,11 +17,11 @@ class StateAllocator:
 
     hand_back: what becomes of slots that were freed and parked here. It is that allocator's: it has the one free group,
     so a state freed while the group is open is available again when it ends, like the request's tokens. `pages` are the
-    slots' own: that allocator counts them among its pools.
+    slots' own, of one slot each, in a pool of their own or of an arena: that allocator counts them among its pools.
     """
 
     def __init__(
-        self, pages: ArenaPages, hand_back: Callable[[Sequence[Release]], None], device: str | torch.device
+        self, pages: FreeList, hand_back: Callable[[Sequence[Release]], None], device: str | torch.device
     ) -> None:
         self.pages = pages
         self._hand_back = hand_back
@@ -31,7 +29,7 @@ class StateAllocator:
 
     @property
     def size(self) -> int:
-        """States that there could be if nothing else were in the arena."""
+        """States that there could be if nothing else were there."""
         return self.pages.num_pages
 
     def available_size(self) -> int:
@@ -41,6 +39,10 @@ class StateAllocator:
     def parked_size(self) -> int:
         """States freed in the open group: no longer owned, not yet available."""
         return self.pages.num_parked
+
+    def live_size(self) -> int:
+        """States that somebody holds."""
+        return self.pages.table.num_live
 
     def page_states(self) -> StateArray:
         """The state of every slot, uint8[size + 1], slot 0 first: the allocator's own array, to be read only."""
@@ -72,5 +74,5 @@ class StateAllocator:
             self._hand_back((Release(self.pages, self.pages.park(array)),))
 
     def physical_slots(self, slots: Integers, out: torch.Tensor | None = None) -> torch.Tensor:
-        """Where states lie now, in slots of the arena's grid: as `MultiEndedAllocator.physical_slots`."""
+        """Where states lie now: as `MultiEndedAllocator.physical_slots`. Without an arena a state lies at its slot."""
         return hand_out(self.pages.translate(to_host(slots), 1), slots, out, self.device)

@@ -36,8 +36,9 @@ class SWAAllocator(PagedAllocator):
     """A `PagedAllocator` whose pages come with a page of a second, usually smaller, pool for the window layers.
 
     full_size, swa_size: slots of the two sides; a remainder that fills no page is unusable (`size` and `swa_size` are
-    the floored figures). Whatever hands out pages gives each of them a peer, or, when one of the sides is short,
-    nothing and None. `page_states`, `owners` and `parked_size` speak of the full side.
+    the floored figures). num_states, device, order: as for `PagedAllocator`. Whatever hands out pages gives each of
+    them a peer, or, when one of the sides is short, nothing and None. `page_states`, `owners` and `parked_size` speak
+    of the full side.
 
     window_pages: int64[num_pages + 2], the peer of each full page, 0 for none, and -1 at the end, so that index -1
     stays -1. The same array for the allocator's whole life; to be read only.
@@ -46,9 +47,16 @@ class SWAAllocator(PagedAllocator):
     """
 
     def __init__(
-        self, full_size: int, swa_size: int, page_size: int, *, device: str | torch.device = "cpu", order: str = "lifo"
+        self,
+        full_size: int,
+        swa_size: int,
+        page_size: int,
+        *,
+        num_states: int | None = None,
+        device: str | torch.device = "cpu",
+        order: str = "lifo",
     ) -> None:
-        super().__init__(full_size, page_size, device=device, order=order)
+        super().__init__(full_size, page_size, num_states=num_states, device=device, order=order)
         if swa_size < 0:
             raise InvalidSize(f"swa_size is {swa_size}. The window side has 0 slots or more.")
         self._pair(FreeList(swa_size // page_size, order))
@@ -73,6 +81,10 @@ class SWAAllocator(PagedAllocator):
     def swa_parked_size(self) -> int:
         """Window slots freed in the open group: no longer owned, not yet available."""
         return self._windows.table.num_parked * self.page_size
+
+    def swa_live_size(self) -> int:
+        """Window slots that somebody holds, in whole pages."""
+        return self._windows.table.num_live * self.page_size
 
     def window_page_states(self) -> StateArray:
         """The state of every window page, uint8[num_window_pages + 1]: the allocator's own array, to be read only."""
@@ -230,7 +242,7 @@ class SWAAllocator(PagedAllocator):
         if row >= 0:
             self._refuse_bare_row(row, int(slots[row]) - 1)
 
-    def _pools(self) -> Sequence[FreeList]:
+    def _token_pools(self) -> Sequence[FreeList]:
         return (self._free_list, self._windows)
 
     def _park(self, slots: IntArray) -> Sequence[Release]:

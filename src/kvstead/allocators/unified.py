@@ -9,15 +9,15 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from typing import Self
 
 import torch
 
 from kvstead.allocators.arena_pages import ArenaPages
-from kvstead.allocators.multi_ended import hand_out
 from kvstead.allocators.swa import SWAAllocator
-from kvstead.arena import PoolChain
-from kvstead.errors import InvalidSize
-from kvstead.kernels.arrays import Integers, to_host
+from kvstead.arena import Chain, PoolChain
+from kvstead.errors import InvalidSize, LayoutError
+from kvstead.kernels.arrays import Integers, hand_out, to_host
 from kvstead.pools.byte_arena import ByteArena
 from kvstead.pools.entry_spec import EntrySpec, Place
 
@@ -49,6 +49,7 @@ class UnifiedSWAAllocator(SWAAllocator):
     Raises `InvalidSize` for a size below 1, `LayoutError` for an arena without room for a page of each pool.
     """
 
+    chain: Chain
     _free_list: ArenaPages
     _windows: ArenaPages
 
@@ -69,6 +70,16 @@ class UnifiedSWAAllocator(SWAAllocator):
         specs = side(window, "window", page_size, Place.LOW), side(full, "full", page_size, Place.HIGH)
         arena = ByteArena(arena_bytes, device, storage=storage)
         self._divide(PoolChain(arena, specs, eager=eager, fence=fence, may_move=may_move), order)
+
+    @classmethod
+    def over(cls, chain: Chain, *, order: str = "lifo") -> Self:
+        """The same on a chain of the caller's, which has pools of these names and one page size for all tokens.
+
+        Raises `LayoutError` for another chain, `InvalidSize` for an unknown order.
+        """
+        allocator = cls.__new__(cls)
+        cls._divide(allocator, chain, order)
+        return allocator
 
     def available_size(self) -> int:
         """Tokens that can be allocated now, each with its window slot: exactly what `alloc` has room for.
@@ -101,10 +112,16 @@ class UnifiedSWAAllocator(SWAAllocator):
         peers = self._peer_slots(to_host(slots))
         return hand_out(self._windows.translate(peers, self.page_size), slots, out, self.device)
 
-    def _divide(self, chain: PoolChain, order: str) -> None:
-        """Start on a chain that has the two pools."""
+    def _divide(self, chain: Chain, order: str) -> None:
+        """Start on a chain that has the pools."""
+        page_size, window_page_size = chain.page_size("full"), chain.page_size("window")
+        if page_size != window_page_size:
+            raise LayoutError(
+                f"pages of pool 'full' have {page_size} tokens, those of pool 'window' {window_page_size}. Give both "
+                "one page size: a page and its peer hold the same tokens."
+            )
         self.chain = chain
-        self._manage(ArenaPages(chain, "full", order), chain.pools["full"].spec.page_size, chain.arena.device)
+        self._manage(ArenaPages(chain, "full", order), page_size, chain.device)
         self._pair(ArenaPages(chain, "window", order))
 
     def _demand_of(self, num_tokens: int, num_window_tokens: int | None) -> dict[str, int]:

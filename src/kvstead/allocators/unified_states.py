@@ -9,7 +9,8 @@ they leave behind are soon used again: they give way. Tokens and states are aske
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
+from typing import Self
 
 import torch
 
@@ -17,10 +18,19 @@ from kvstead.allocators.arena_pages import ArenaPages
 from kvstead.allocators.multi_ended import MultiEndedAllocator
 from kvstead.allocators.states import StateAllocator
 from kvstead.allocators.unified import UnifiedSWAAllocator, num_pages_for, side
-from kvstead.arena import PoolChain
-from kvstead.pages import FreeList
+from kvstead.arena import Chain, PoolChain
+from kvstead.errors import LayoutError
 from kvstead.pools.byte_arena import ByteArena
 from kvstead.pools.entry_spec import EntrySpec, Place
+
+
+def state_pages(chain: Chain, order: str) -> ArenaPages:
+    """The pool "state" of a chain. Raises `LayoutError` for pages of several states."""
+    if chain.page_size("state") != 1:
+        raise LayoutError(
+            f"pages of pool 'state' have {chain.page_size('state')} entries. A state is a page of its own."
+        )
+    return ArenaPages(chain, "state", order)
 
 
 class UnifiedMambaAllocator(MultiEndedAllocator):
@@ -32,6 +42,8 @@ class UnifiedMambaAllocator(MultiEndedAllocator):
 
     Raises `InvalidSize` for a size below 1, `LayoutError` for an arena without room for a page of each pool.
     """
+
+    states: StateAllocator
 
     def __init__(
         self,
@@ -50,8 +62,17 @@ class UnifiedMambaAllocator(MultiEndedAllocator):
         specs = side(state, "state", 1, Place.LOW), side(full, "full", page_size, Place.HIGH)
         arena = ByteArena(arena_bytes, device, storage=storage)
         chain = PoolChain(arena, specs, eager=eager, fence=fence, may_move=may_move)
-        super().__init__(chain, "full", order=order)
-        self.states = StateAllocator(ArenaPages(chain, "state", order), self._hand_back, self.device)
+        self._divide(chain, order)
+
+    @classmethod
+    def over(cls, chain: Chain, *, order: str = "lifo") -> Self:
+        """The same on a chain of the caller's, which has pools "full" and "state".
+
+        Raises `LayoutError` for another chain, `InvalidSize` for an unknown order.
+        """
+        allocator = cls.__new__(cls)
+        cls._divide(allocator, chain, order)
+        return allocator
 
     def fits(self, num_tokens: int = 0, *, num_states: int = 0) -> bool:
         """Whether so many tokens, in new pages, and then so many states fit now, together.
@@ -60,8 +81,9 @@ class UnifiedMambaAllocator(MultiEndedAllocator):
         """
         return self.chain.fits({"full": num_pages_for(num_tokens, self.page_size), "state": num_states})
 
-    def _pools(self) -> Sequence[FreeList]:
-        return (*super()._pools(), self.states.pages)
+    def _divide(self, chain: Chain, order: str) -> None:
+        super().__init__(chain, "full", order=order)
+        self._keep_states(state_pages(chain, order))
 
 
 class UnifiedMambaSWAAllocator(UnifiedSWAAllocator):
@@ -70,6 +92,8 @@ class UnifiedMambaSWAAllocator(UnifiedSWAAllocator):
     full, window, state: bytes of a token on each side and of a state, or `EntrySpec`s; the other keywords and errors as
     for `UnifiedSWAAllocator`. Frees on all sides wait for the end of one group; `clear` and `audit` are about all.
     """
+
+    states: StateAllocator
 
     def __init__(
         self,
@@ -93,11 +117,11 @@ class UnifiedMambaSWAAllocator(UnifiedSWAAllocator):
         )
         arena = ByteArena(arena_bytes, device, storage=storage)
         self._divide(PoolChain(arena, specs, eager=eager, fence=fence, may_move=may_move), order)
-        self.states = StateAllocator(ArenaPages(self.chain, "state", order), self._hand_back, self.device)
 
     def fits(self, num_tokens: int = 0, *, num_window_tokens: int | None = None, num_states: int = 0) -> bool:
         """As for two sides, and then so many states: whether all of it fits now, together."""
         return self.chain.fits(self._demand_of(num_tokens, num_window_tokens) | {"state": num_states})
 
-    def _pools(self) -> Sequence[FreeList]:
-        return (*super()._pools(), self.states.pages)
+    def _divide(self, chain: Chain, order: str) -> None:
+        super()._divide(chain, order)
+        self._keep_states(state_pages(chain, order))

@@ -9,7 +9,21 @@ from kvstead.arena.books import ArenaBytes
 from kvstead.arena.chain import PoolChain
 from kvstead.arena.layout import Layout
 from kvstead.arena.page_map import PageMap
+from kvstead.arena.protocol import Chain
+from kvstead.arena.shared_bytes import SharedBytes, SharedPool
 from kvstead.arena.span import Extent, Span
 from kvstead.arena.sub_pool import PoolBytes, SubPool
 
-__all__ = ["ArenaBytes", "Extent", "Layout", "PageMap", "PoolBytes", "PoolChain", "Span", "SubPool"]
+__all__ = [
+    "ArenaBytes",
+    "Chain",
+    "Extent",
+    "Layout",
+    "PageMap",
+    "PoolBytes",
+    "PoolChain",
+    "SharedBytes",
+    "SharedPool",
+    "Span",
+    "SubPool",
+]

@@ -15,8 +15,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 
+import torch
+
 from kvstead.arena.books import ArenaBytes, audit_chain, bytes_by_state
+from kvstead.arena.demand import PoolIndex
 from kvstead.arena.layout import Layout
+from kvstead.arena.page_map import PageMap
 from kvstead.arena.span import inward
 from kvstead.arena.sub_pool import SubPool
 from kvstead.errors import InvalidSize, LayoutError
@@ -64,12 +68,35 @@ class PoolChain:
         self.bytes_moved = 0
         self.num_moves = 0
         self._members = list(self.pools.values())
-        self._index = {name: index for index, name in enumerate(self.pools)}
+        self._index = PoolIndex(list(self.pools))
         extents = [member.span.extent for member in self._members]
         self._layout = Layout(extents, arena.sink_bytes, arena.total_bytes)
         self._fence = fence
         self._may_move = may_move
         self._handed_over = False  # bytes left a span and nobody has waited for their last writer
+
+    @property
+    def device(self) -> torch.device:
+        """The arena's."""
+        return self.arena.device
+
+    def page_size(self, pool: str) -> int:
+        """Entries in a page of the pool."""
+        return self._members[self._index.find(pool)].spec.page_size
+
+    def num_ids(self, pool: str) -> int:
+        """Pages that the pool could hold alone, or virtual pages that it has, if those are fewer: ids are 1 to this."""
+        member = self._members[self._index.find(pool)]
+        extent = member.span.extent
+        return min(extent.limit - extent.first, member.map.num_virtual)
+
+    def num_used(self, pool: str) -> int:
+        """Pages of the pool that are live or parked."""
+        return self._layout.extents[self._index.find(pool)].num_used
+
+    def page_map(self, pool: str) -> PageMap:
+        """Where the pool's pages lie, for kernels."""
+        return self._members[self._index.find(pool)].map
 
     def take(self, pool: str, v_pages: IntArray) -> IntArray | None:
         """Give free virtual pages physical ones: int64[k], in any order; None if and only if not `fits`.
@@ -77,7 +104,7 @@ class PoolChain:
         Holes first, then gaps, then neighbours are moved. With `zero_on_take` the pages are zeroed. Raises
         `ForeignPage` for an id out of range. O(k), and the moves.
         """
-        index = self._find(pool)
+        index = self._index.find(pool)
         member = self._members[index]
         member.map.require_free(v_pages)
         extent = member.span.extent
@@ -96,35 +123,62 @@ class PoolChain:
 
         Raises `ForeignPage` or `DoubleFree` for the first bad one and changes nothing. O(k), and the moves if eager.
         """
-        index = self._find(pool)
+        index = self._index.find(pool)
         self._released(index, shrunk=self._members[index].release(v_pages))
 
     def park(self, pool: str, v_pages: IntArray) -> None:
         """Make live pages parked: no longer owned, not yet available, bytes kept wherever they move. As `release`."""
-        self._members[self._find(pool)].park(v_pages)
+        self._members[self._index.find(pool)].park(v_pages)
 
     def unpark(self, pool: str, v_pages: IntArray) -> None:
         """Make parked pages free. O(k), and the moves if eager."""
-        index = self._find(pool)
+        index = self._index.find(pool)
         self._released(index, shrunk=self._members[index].unpark(v_pages))
 
     def restore(self, pool: str, v_pages: IntArray) -> None:
         """Take a `park` back: the pages are live again. O(k)."""
-        self._members[self._find(pool)].restore(v_pages)
+        self._members[self._index.find(pool)].restore(v_pages)
 
-    def fits(self, demand: Mapping[str, int], moves: bool | None = None) -> bool:  # noqa: FBT001 - a third answer
+    def fits(
+        self,
+        demand: Mapping[str, int],
+        moves: bool | None = None,  # noqa: FBT001 - a third answer
+        *,
+        without: Mapping[str, int] | None = None,
+    ) -> bool:
         """Whether every pool can take its number of pages, one after the other in the order given.
 
         moves: may pages move for it? None asks `may_move`. With moves the answer is exact: otherwise no layout has
-        room. Without, it is exact for one pool, and for several says what their takes will do. Raises `InvalidSize` for
-        a negative number, `LayoutError` for an unknown pool. O(pools).
+        room. Without, it is exact for one pool, and for several says what their takes will do.
+
+        without: live pages of each pool, as if they had been released before. With moves it does not matter which, and
+        the answer stays exact. Without, they count as holes of their own pool; that is sound for one pool, and for
+        several unless a middle one finds more room on another side by then.
+
+        Raises `InvalidSize` for a negative number or more pages `without` than are live, `LayoutError` for an unknown
+        pool. O(pools).
         """
-        wanted = []
-        for name, num_pages in demand.items():
-            if num_pages < 0:
-                raise InvalidSize(f"{num_pages} pages of pool {name!r} are asked for. Ask for 0 or more.")
-            wanted.append((self._find(name), num_pages))
-        return self._fits(wanted, moves=self._moves() if moves is None else moves)
+        released = self._index.released(without, [member.num_live for member in self._members]) if without else None
+        return self._fits(self._index.wanted(demand), released, moves=self._moves() if moves is None else moves)
+
+    def holds(self, demand: Mapping[str, int]) -> bool:
+        """Whether there would be room if the chain were empty. Raises as `fits`. O(pools)."""
+        counts = [0] * len(self._members)
+        for index, num_pages in self._index.wanted(demand):
+            counts[index] = num_pages
+        return self._layout.fits(counts)
+
+    def shortfall(self, demand: Mapping[str, int]) -> int:
+        """Bytes that have to come free at least before the demand fits; 0 if it fits now, else 1 or more.
+
+        With fewer bytes freed it surely does not fit; with so many it may, or a page more is needed for the grids and,
+        while nothing may move, for where they lie. Raises as `fits`. O(pools).
+        """
+        wanted = self._index.wanted(demand)
+        if self._fits(wanted, moves=self._moves()):
+            return 0
+        num_bytes = sum(self._layout.extents[index].page_bytes * num_pages for index, num_pages in wanted)
+        return max(1, num_bytes - self._layout.free_bytes())
 
     def capacity(self, pools: Sequence[str], moves: bool | None = None) -> int:  # noqa: FBT001 - as above
         """The most pages that each of `pools` can take at once, over what they hold.
@@ -132,7 +186,7 @@ class PoolChain:
         By bisection between what free bytes allow and what rounding may cost: a few times `fits`.
         """
         may_move = self._moves() if moves is None else moves
-        indices = [self._find(name) for name in dict.fromkeys(pools)]
+        indices = [self._index.find(name) for name in dict.fromkeys(pools)]
         low, high = self._layout.bounds(indices)
         low = low if may_move else 0
         while low < high:
@@ -158,9 +212,16 @@ class PoolChain:
                 self._close(index, left)
         return self.bytes_moved - before
 
+    def order(self) -> None:
+        """Call the fence, for callers that write to pages themselves: what comes next is behind the last forward pass.
+
+        Bytes that have left a span count as waited for.
+        """
+        self._wait()
+
     def clear(self, pool: str | None = None) -> None:
         """Every page, or every page of one pool, is free, whoever held it. O(pages)."""
-        for member in self._members if pool is None else [self._members[self._find(pool)]]:
+        for member in self._members if pool is None else [self._members[self._index.find(pool)]]:
             member.clear()
         self._handed_over = True
 
@@ -172,13 +233,14 @@ class PoolChain:
         """Check every table, count and span, and that spans lie in order and apart. Raises `AuditError`. O(pages)."""
         audit_chain(self._members, self._layout)
 
-    def _fits(self, wanted: list[tuple[int, int]], *, moves: bool) -> bool:
+    def _fits(self, wanted: list[tuple[int, int]], released: Sequence[int] | None = None, *, moves: bool) -> bool:
+        spared = released or [0] * len(self._members)
         if not moves:
-            return self._layout.fits_unmoved(wanted)
-        extra = [0] * len(self._members)
+            return self._layout.fits_unmoved(wanted, spared)
+        counts = [used - count for used, count in zip(self._layout.num_used(), spared, strict=True)]
         for index, num_pages in wanted:
-            extra[index] = num_pages
-        return self._layout.fits(extra)
+            counts[index] += num_pages
+        return self._layout.fits(counts)
 
     def _make_room(self, index: int, grown: int, num_pages: int) -> tuple[int, int] | None:
         """The edges that give the pool `grown` pages more, free now; None when there is no room for `num_pages`."""
@@ -242,9 +304,3 @@ class PoolChain:
         if self._fence is not None:
             self._fence()
         self._handed_over = False
-
-    def _find(self, pool: str) -> int:
-        index = self._index.get(pool)
-        if index is None:
-            raise LayoutError(f"the arena has no pool {pool!r}. Its pools are {', '.join(self.pools)}.")
-        return index

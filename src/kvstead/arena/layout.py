@@ -56,11 +56,10 @@ class Layout:
                 byte = (inward(byte, side, extent.page_bytes) - side * extent.num_used) * extent.page_bytes
         return inward(byte, side, self.extents[index].page_bytes)
 
-    def fits(self, extra: Iterable[int]) -> bool:
-        """Whether some layout has room for what is used and that many pages more of each pool."""
+    def fits(self, counts: Iterable[int]) -> bool:
+        """Whether some layout has room for so many pages of each pool."""
         byte = self.bottom
-        for extent, num_pages in zip(self.extents, extra, strict=True):
-            count = extent.num_used + num_pages
+        for extent, count in zip(self.extents, counts, strict=True):
             if count:
                 end = -(-byte // extent.page_bytes) + count
                 if end > extent.limit:
@@ -68,23 +67,35 @@ class Layout:
                 byte = end * extent.page_bytes
         return True
 
+    def num_used(self) -> list[int]:
+        """Used pages of each pool."""
+        return [extent.num_used for extent in self.extents]
+
+    def free_bytes(self) -> int:
+        """Bytes that no used page takes, wherever they are."""
+        return self.top - self.bottom - sum(extent.num_used * extent.page_bytes for extent in self.extents)
+
     def bounds(self, indices: Sequence[int]) -> tuple[int, int]:
         """Pages that each of some pools can surely take at once if pages may move, and what they cannot exceed.
 
         Between the two lies what grids cost: less than one page of each pool, where it starts.
         """
-        free = self.top - self.bottom - sum(extent.num_used * extent.page_bytes for extent in self.extents)
+        free = self.free_bytes()
         rounding = sum(extent.page_bytes for extent in self.extents)
         each = sum(self.extents[index].page_bytes for index in indices)
         return (max(0, (free - rounding) // each), free // each) if each else (0, 0)
 
-    def fits_unmoved(self, demand: Iterable[tuple[int, int]]) -> bool:
+    def fits_unmoved(self, demand: Iterable[tuple[int, int]], released: Iterable[int]) -> bool:
         """Whether pools, each named once, can take (index, pages) one after the other while nothing moves.
+
+        released: used pages of each pool that count as holes.
 
         A dry run. For one pool this is exact. For several it says what taking in this order would do, which need not
         find every way: a middle pool grows on the roomier side first.
         """
-        trial = Layout([replace(extent) for extent in self.extents], self.bottom, self.top)
+        pools = zip(self.extents, released, strict=True)
+        extents = [replace(extent, num_holes=extent.num_holes + num_pages) for extent, num_pages in pools]
+        trial = Layout(extents, self.bottom, self.top)
         for index, num_pages in demand:
             extent = trial.extents[index]
             if num_pages > extent.num_holes:

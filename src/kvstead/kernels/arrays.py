@@ -8,6 +8,7 @@ from typing import TypeAlias
 import numpy as np
 import torch
 
+from kvstead.errors import InvalidSize
 from kvstead.kernels.jit import IntArray
 
 # Any integer sequence, array or tensor, on any device, of any shape.
@@ -44,3 +45,19 @@ def to_device(array: IntArray, device: torch.device) -> torch.Tensor:
     """The array as a tensor: shared on the CPU, else copied to `device` without waiting for it."""
     tensor = torch.from_numpy(array)
     return tensor if device.type == "cpu" else tensor.to(device, non_blocking=True)
+
+
+def hand_out(array: IntArray, slots: Integers, out: torch.Tensor | None, device: torch.device) -> torch.Tensor:
+    """`array` as a tensor in the shape of `slots`: `out`, if there is one, else a new one on `device`.
+
+    Raises `InvalidSize` for an `out` of another shape or type, which is then as it was.
+    """
+    shape = np.shape(slots)
+    if out is None:
+        return to_device(array, device).reshape(shape)
+    if out.shape != shape or out.dtype != torch.int64:
+        raise InvalidSize(
+            f"out is {out.dtype} of shape {tuple(out.shape)}, for slots of shape {tuple(shape)}. Pass int64 in the "
+            "shape of the slots."
+        )
+    return out.copy_(torch.from_numpy(array).reshape(shape), non_blocking=True)

@@ -7,7 +7,7 @@ from typing import NoReturn
 
 import numpy as np
 
-from kvstead.errors import AuditError, InvalidSize, MisalignedSegment
+from kvstead.errors import AuditError, ForeignPage, InvalidSize, MisalignedSegment
 from kvstead.kernels import host
 from kvstead.kernels.jit import IntArray
 from kvstead.pages.page_table import PageTable, require_tag
@@ -66,6 +66,24 @@ class FreeList:
     def num_parked(self) -> int:
         """Pages freed inside an open group: no longer owned, not yet available."""
         return self.table.num_parked
+
+    def room(self) -> int:
+        """Pages that `take` can hand out now."""
+        return self.table.num_free
+
+    def translate(self, slots: IntArray, page_size: int) -> IntArray:
+        """Where slots of these pages lie, a new int64[k]: where they say, and 0, in the padding, for what nobody holds.
+
+        Raises `ForeignPage` for a slot below -1 or outside the pool. O(slots).
+        """
+        pages = slots // page_size
+        bad = np.flatnonzero((slots < -1) | (pages > self.num_pages))
+        if bad.size:
+            raise ForeignPage(
+                f"slot {slots[bad[0]]} is none of this pool's (they are below {(self.num_pages + 1) * page_size}). "
+                "Ask for slots that it handed out, or -1 for none."
+            )
+        return np.where((slots > 0) & (self.table.state[pages] == host.LIVE), slots, 0)
 
     def take(self, num_pages: int, owner: int = 0) -> IntArray | None:
         """Hand out pages, tagged with `owner`: int64[num_pages], the caller's own array; None when short.
