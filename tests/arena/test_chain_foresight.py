@@ -1,0 +1,159 @@
+"""What a chain says of pages that are not freed yet: tried out on every state of tiny arenas."""
+
+import random
+from itertools import product
+
+import pytest
+from chain_pair import ChainPair, ints
+from layouts import HIGH, LOW, MIDDLE, some_layout
+from test_chain_exhaustive import TINY, layouts, put
+
+from kvstead.errors import InvalidSize, LayoutError
+
+every_tiny_arena = pytest.mark.parametrize(("sizes", "total"), TINY)
+
+
+def room_for(sizes, total, counts):
+    """Whether so many pages of each pool can lie in order, by trying all layouts."""
+    pools = tuple((*size, count) for size, count in zip(sizes, counts, strict=True))
+    return some_layout(pools, total, max(size for size, _ in sizes))
+
+
+def counts_up_to(most):
+    return product(*[range(count + 1) for count in most])
+
+
+def named(names, counts):
+    return dict(zip(names, counts, strict=True))
+
+
+def every_state(sizes, total):
+    """A chain in each state that there is, with its pools' names and used pages."""
+    for used in layouts(sizes, total):
+        pair = put(sizes, total, used, eager=False, is_open=True)
+        yield pair, pair.names, [len(pages) for pages in used]
+
+
+def demands(sizes, total):
+    """Every number of pages of each pool, to one more than it could hold; of three pools, two at most."""
+    most = [total // size for size, _ in sizes]
+    return list(counts_up_to(most if len(sizes) < 3 else [min(2, count) for count in most]))
+
+
+@every_tiny_arena
+def test_what_would_fit_without_some_pages_is_what_layouts_without_them_allow(sizes, total):
+    """However many live pages of each pool are thought away, in every state: as if all layouts were tried."""
+    seen = set()
+    for pair, names, used in every_state(sizes, total):
+        if tuple(used) in seen:
+            continue
+        seen.add(tuple(used))
+        for without, demand in product(counts_up_to(used), demands(sizes, total)):
+            counts = [have - less + more for have, less, more in zip(used, without, demand, strict=True)]
+            said = pair.chain.fits(named(names, demand), moves=True, without=named(names, without))
+            assert said == room_for(sizes, total, counts)
+
+
+@every_tiny_arena
+def test_pages_thought_away_and_pages_freed_make_the_same_room(sizes, total):
+    """Some pages of every state are freed: what fits then was foretold, exactly if pages may move, else no more."""
+    rng = random.Random(total)
+    told = {True: 0, False: 0}
+    wanted = demands(sizes, total)
+    for pair, names, _ in every_state(sizes, total):
+        freed = {name: [v for v in pair.live[name] if rng.random() < 0.5] for name in names}
+        asked = [named(names, demand) for demand in rng.sample(wanted, min(12, len(wanted)))]
+        asked = [{name: demand[name] for name in rng.sample(names, len(names))} for demand in asked]
+        without = {name: len(v_pages) for name, v_pages in freed.items()}
+        before = [[pair.chain.fits(demand, moves, without=without) for moves in (True, False)] for demand in asked]
+        for name, v_pages in freed.items():
+            pair.chain.release(name, ints(v_pages))
+        for demand, (moved, unmoved) in zip(asked, before, strict=True):
+            assert moved == pair.chain.fits(demand, moves=True)
+            no_middle = all(place for _, place in sizes) or sum(map(bool, demand.values())) == 1
+            assert not unmoved or moved
+            assert not (unmoved and no_middle) or pair.chain.fits(demand, moves=False)
+            told[unmoved] += 1
+    assert min(told.values()) > 20
+
+
+@every_tiny_arena
+def test_with_fewer_bytes_free_than_are_short_nothing_fits(sizes, total):
+    """0 just when there is room; else freeing any pages of fewer bytes than it says leaves it without room."""
+    num_short = 0
+    for is_open in (True, False):
+        for pair, names, used in every_state(sizes, total):
+            pair.is_open = is_open
+            for demand in demands(sizes, total):
+                short = pair.chain.shortfall(named(names, demand))
+                fits = pair.chain.fits(named(names, demand))
+                assert short >= 0
+                assert (short == 0) == fits
+                num_short += short > 1
+                for without in counts_up_to(used) if is_open and short else ():
+                    freed = sum(count * size for count, (size, _) in zip(without, sizes, strict=True))
+                    counts = [have - less + more for have, less, more in zip(used, without, demand, strict=True)]
+                    assert freed >= short or not room_for(sizes, total, counts)
+    assert num_short > 50
+
+
+@every_tiny_arena
+def test_what_an_empty_chain_has_room_for_is_known_in_every_state(sizes, total):
+    """`holds` asks nobody who is there: as if all layouts of the demand alone were tried."""
+    empty = {demand: room_for(sizes, total, demand) for demand in demands(sizes, total)}
+    assert set(empty.values()) == {True, False}
+    for pair, names, _ in every_state(sizes, total):
+        for demand, expected in empty.items():
+            assert pair.chain.holds(named(names, demand)) == expected
+
+
+def scene():
+    pair = ChainPair([(8, LOW), (4, MIDDLE), (8, HIGH)], 8 * 12)
+    pair.take("a", 3)
+    pair.take("b", 2)
+    pair.park("a", [1])
+    return pair
+
+
+def test_parked_pages_cannot_be_thought_away():
+    """Of three pages, one of them parked, two are live; a third, a negative number and an unknown pool are refused."""
+    chain = scene().chain
+    assert chain.fits({"a": 1}, without={"a": 2, "b": 2})
+    for without, error, words in (
+        ({"a": 3}, InvalidSize, "3 pages of pool 'a' .* 2 are live"),
+        ({"b": -1}, InvalidSize, "-1 pages of pool 'b'"),
+        ({"d": 1}, LayoutError, "no pool 'd'"),
+    ):
+        with pytest.raises(error, match=words):
+            chain.fits({"a": 1}, without=without)
+    for ask in (chain.holds, chain.shortfall):
+        with pytest.raises(InvalidSize, match="-2 pages"):
+            ask({"a": -2})
+        with pytest.raises(LayoutError, match="no pool 'd'"):
+            ask({"d": 0})
+
+
+def test_a_chain_says_what_its_pools_are():
+    """Pages in use, live or parked; ids; page sizes; and where pages lie."""
+    chain = scene().chain
+    assert [chain.num_used(name) for name in "abc"] == [3, 2, 0]
+    assert [chain.num_ids(name) for name in "abc"] == [11, 22, 11]
+    assert chain.page_size("b") == 1
+    assert chain.page_map("a") is chain.pools["a"].map
+    assert chain.device.type == "cpu"
+    for ask in (chain.num_used, chain.num_ids, chain.page_size, chain.page_map):
+        with pytest.raises(LayoutError, match="no pool 'd'"):
+            ask("d")
+
+
+def test_callers_that_write_themselves_are_ordered_behind_the_last_forward_pass():
+    """`order` calls the fence, once; what had changed hands by then needs no other."""
+    pair = scene()
+    pair.chain.release("b", ints(pair.live["b"]))
+    pair.events.clear()
+    pair.chain.order()
+    assert pair.events == ["fence"]
+    pair.chain.take("b", ints([9]))
+    assert pair.events == ["fence"]
+    pair.chain.order()
+    assert pair.events == ["fence", "fence"]
