@@ -3,6 +3,8 @@
 import numpy as np
 import pytest
 
+from kvstead.engine.room import PAGE, WINDOW_PAGE
+
 
 def prompt_of(length, first=0):
     """Tokens that share no prefix with those of another `first`."""
@@ -39,3 +41,9 @@ def run(scheduler, runner, most=500):
         scheduler.manager.audit()
         runner.poison_free_slots()
     return pytest.fail("the scheduler does not come to an end")
+
+
+def peeked(manager, tokens, **keywords):
+    """What a look sees: cached tokens, and the pages of each side that could be had beside them."""
+    seen = manager.peek(tokens, **keywords)
+    return seen.num_cached, manager.room.most(PAGE, seen.evictable), manager.room.most(WINDOW_PAGE, seen.evictable)

@@ -3,9 +3,10 @@
 import numpy as np
 import pytest
 from fake_model import FakeRunner, LateRunner, generate
-from scenario import decode, open_row, prompt_of, run
+from scenario import decode, open_row, peeked, prompt_of, run
 
 from kvstead.engine import Request, Scheduler, Status
+from kvstead.engine.room import PAGE
 from kvstead.errors import LockUnderflow, StaleRow
 from tiny_model import tiny_manager
 
@@ -45,7 +46,7 @@ def test_retraction_compares_tokens_where_pages_are_taken(page_size, prefix_cach
     scheduler.step(runner)
     assert scheduler.num_retractions == 1
     assert [request.status for request in requests] == [Status.DECODE, Status.DECODE, Status.WAITING]
-    assert manager.room() == 1
+    assert manager.room.most(PAGE) == 1
     assert requests[2].output.tolist() == generate(requests[2].prompt, 1)
     run(scheduler, runner)
     assert [request.output.tolist() for request in requests] == [generate(r.prompt, 3) for r in requests]
@@ -149,7 +150,7 @@ def test_only_the_own_prefix_could_make_room(page_size):
     own = prompt_of(8 * page_size)
     manager.finish(open_row(manager, own))
     longer = np.concatenate([own, [3]])
-    assert manager.peek(longer)[:2] == (own.size, 0)
+    assert peeked(manager, longer) == (own.size, 0, 0)
     row = manager.match(longer).row
     assert manager.extend([row], [longer.size]) is None
     assert manager.decode([row]) is None
@@ -194,11 +195,11 @@ def test_speculative_cycles_leak(page_size):
         for _ in range(4):
             computed, held = int(manager.computed[row]), int(manager.table.lengths[row])
             wanted = computed + int(rng.integers(1, 9))
-            free = manager.room()
+            free = manager.room.most(PAGE)
             if wanted > held:
                 new = manager.extend([row], [wanted])
                 assert new.numel() == wanted - held
-            assert free - manager.room() == max(0, -(-wanted // page_size) - -(-held // page_size))
+            assert free - manager.room.most(PAGE) == max(0, -(-wanted // page_size) - -(-held // page_size))
             accepted = int(rng.integers(1, wanted - computed + 1))
             manager.append(row, rng.integers(0, 5, accepted - 1))
             manager.commit([row], [computed + accepted], [1])
@@ -393,7 +394,7 @@ def test_row_is_recycled_while_a_step_still_uses_it(page_size, prefix_cache):
     assert not manager.flush()
     scheduler.process(second, [4])
     assert manager.table.num_free == 1
-    assert manager.room() == 16
+    assert manager.room.most(PAGE) == 16
     assert request.output.tolist() == [3]
     third = scheduler.schedule()
     assert third.chunks[0].request is waits
@@ -536,7 +537,7 @@ def test_pins_of_a_lookup_leak_or_underflow(page_size, first_out):
     manager = tiny_manager(8 * page_size, page_size)
     tokens = prompt_of(2 * page_size + 1)
     manager.finish(open_row(manager, tokens[:-1]))
-    assert manager.peek(tokens)[:2] == (2 * page_size, 6)
+    assert peeked(manager, tokens) == (2 * page_size, 6, 0)
     assert manager.tree.protected_tokens == 0
     rows = [manager.match(tokens).row for _ in range(2)]
     node = manager.lock_of(rows[0])

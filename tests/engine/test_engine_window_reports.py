@@ -6,6 +6,7 @@ from fake_model import FakeRunner, LateRunner, generate
 from scenario import compute, decode, open_row, prompt_of, run
 
 from kvstead.engine import Request, Scheduler, Status
+from kvstead.engine.room import PAGE
 from kvstead.prefix import Evicted
 from tiny_model import tiny_manager, tiny_window_layout
 
@@ -209,7 +210,7 @@ def test_windows_run_out_while_the_full_side_has_room(span, page_size):
     assert manager.tree.window_evictable_tokens == 3 * node
     row = open_row(manager, prompt_of(node, 1))
     assert free_slots(manager) == (12 * node, 0)
-    assert manager.room() * page_size == 15 * node
+    assert manager.room.most(PAGE) * page_size == 15 * node
     assert manager.window_room() * page_size == 3 * node
     assert manager.extend([row], [2 * node]) is not None
     assert free_slots(manager) == (11 * node, 0)
@@ -237,7 +238,7 @@ def test_windows_that_are_needed_are_no_room(span, page_size):
     assert manager.extend([row], [2 * node]) is not None  # what the matched one does not read
     assert manager.extend([row], [2 * node + 1]) is None
     assert manager.decode([row]) is None
-    assert (manager.room() * page_size, manager.window_room()) == (11 * node, 0)
+    assert (manager.room.most(PAGE) * page_size, manager.window_room()) == (11 * node, 0)
     assert manager.tree.evictable_tokens == 0
     assert manager.tree.window_protected_tokens == node
     manager.audit()

@@ -6,7 +6,7 @@ import torch
 
 from kvstead.engine import KVCacheManager
 from kvstead.errors import InvalidSize, LayoutError, RequestError
-from kvstead.model import ModelLayout
+from kvstead.model import CacheKind, LayerCache, ModelLayout, TokenCache
 from tiny_model import tiny_layout, tiny_manager
 
 TOKEN_BYTES = 32
@@ -60,9 +60,10 @@ def test_sizes_that_make_no_memory_are_refused(options, error, words):
 
 
 def test_kinds_that_are_not_managed_are_named():
-    """A state is refused before anything is allocated."""
-    with pytest.raises(LayoutError, match="state"):
-        KVCacheManager(ModelLayout.preset("jamba-v0.1"), num_slots=64)
+    """An encoder's output is refused before anything is allocated."""
+    cross = TokenCache(CacheKind.CROSS, 1, 4, 4, "bfloat16", 8, 8)
+    with pytest.raises(LayoutError, match="cross"):
+        KVCacheManager(ModelLayout("listener", (LayerCache(0, tokens=cross),)), num_slots=64)
 
 
 @pytest.mark.parametrize("tokens", [[1, 2, 3, 4, 5, 6, 7, 8, 9], list(range(9))])

@@ -110,8 +110,12 @@ PURE = tiny_window_layout(5, pure=True)
         (PURE, {"num_bytes": 4096, "expected_length": 9}, InvalidSize, "nothing to divide"),
         (PURE, {"num_slots": 15}, LayoutError, "Give 1024 bytes or more"),
         (tiny_layout(), {"num_slots": 64, "num_window_slots": 64}, InvalidSize, "nothing to divide"),
-        (ModelLayout.preset("bamba-9b"), {"num_slots": 64}, LayoutError, "recurrent"),
-        (ModelLayout.preset("falcon-h1-7b"), {"num_slots": 64}, LayoutError, "recurrent"),
+        (WINDOWED, {"num_slots": 64, "num_states": 2}, InvalidSize, "keeps no states"),
+        (WINDOWED, {"num_slots": 64, "pool_layout": "unified"}, InvalidSize, "sized by num_bytes alone"),
+        (WINDOWED, {"num_bytes": 4096, "window_ratio": 0.5, "pool_layout": "ideal"}, InvalidSize, "divides nothing"),
+        (WINDOWED, {"num_bytes": 4096, "pool_layout": "shared"}, InvalidSize, "'shared'"),
+        (WINDOWED, {"num_bytes": 700, "pool_layout": "padded"}, LayoutError, "700 bytes"),
+        (WINDOWED, {"num_bytes": 4096, "pool_layout": "padded", "storage": True}, InvalidSize, "storage=False"),
     ],
 )
 def test_sizes_of_sides_that_make_no_memory_are_refused(layout, options, error, words):

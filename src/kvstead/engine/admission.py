@@ -16,6 +16,7 @@ import numpy as np
 
 from kvstead.engine.manager import KVCacheManager
 from kvstead.engine.request import Request
+from kvstead.engine.room import Demand
 from kvstead.kernels.jit import IntArray
 from kvstead.model.window import Window
 
@@ -34,26 +35,34 @@ class Admission:
         self.decode_headroom = decode_headroom
         window = manager.window
         self._most_windows = 0 if window is None else window.pages(manager.page_size) - (not overlap)
-        # The last refusal: `manager.num_released` then, the window pages that lacked (0: the full side lacked some),
-        # and the fewest that could be had since.
+        # The last refusal: `manager.num_released` then, by how much `slack` was too small, and its least since.
         self._refused_at = -1
         self._lacking = 0
-        self._fewest = 0
+        self._least = 0
 
     def why_never(self, request: Request) -> str:
         """Why a request cannot be served by this memory even alone; empty if it can."""
-        manager = self.manager
+        manager, page_size = self.manager, self.manager.page_size
         # The last token is sampled but its cache entries are never computed.
-        needed = self.manager.pages(request.max_length - 1)
-        pages = manager.num_slots // manager.page_size
+        pages = manager.pages(request.max_length - 1)
+        windows = 0 if manager.window is None else min(pages, manager.window.pages(page_size))
+        states = 1 if manager.state_bytes else 0
         wants = f"{request.prompt.size} prompt tokens and {request.max_new_tokens} new ones"
-        if needed > pages:
-            return f"{wants} need {needed} pages of {manager.page_size}; the memory has {pages}"
-        if manager.window is not None:
-            needed = min(needed, manager.window.pages(manager.page_size))
-            pages = manager.num_window_slots // manager.page_size
-            if needed > pages:
-                return f"{wants} need {needed} window pages of {manager.page_size} at once; the memory has {pages}"
+        sides = (
+            (Demand(pages=pages), f"{pages} pages of {page_size}", manager.num_slots // page_size),
+            (
+                Demand(windows=windows),
+                f"{windows} window pages of {page_size} at once",
+                manager.num_window_slots // page_size,
+            ),
+            (Demand(states=states), f"{states} state", manager.num_states),
+        )
+        for demand, text, most in sides:
+            if not manager.room.holds(demand):
+                return f"{wants} need {text}; the memory has {most}"
+        if not manager.room.holds(Demand(pages, windows, states)):
+            together = " and ".join(text for demand, text, _ in sides if any(demand))
+            return f"{wants} need {together}; the memory does not hold them together"
         if request.max_length > manager.table.width:
             return f"{wants} exceed the longest row of {manager.table.width}"
         return ""
@@ -67,32 +76,33 @@ class Admission:
         manager = self.manager
         known = int(request.tokens.size)
         seen = manager.peek(request.tokens, namespace=request.namespace)
-        needed = manager.pages(known) - seen.num_cached // manager.page_size
-        needed_windows = 0 if manager.window is None else 1
+        pages = manager.pages(known) - seen.num_cached // manager.page_size
+        windows = 0 if manager.window is None else 1
         if prefilling or decoding.size:
-            needed += manager.pages(self._with_headroom(request)) - manager.pages(known)
-            needed += self._promised(prefilling, decoding, ends)
+            pages += manager.pages(self._with_headroom(request)) - manager.pages(known)
+            pages += self._promised(prefilling, decoding, ends)
             if manager.window is not None:
-                needed_windows = self._window_pages(manager.window, request, seen.num_cached)
-                needed_windows += self._promised_windows(prefilling, decoding, ends)
-        if needed <= seen.room and needed_windows <= seen.window_room:
+                windows = self._window_pages(manager.window, request, seen.num_cached)
+                windows += self._promised_windows(prefilling, decoding, ends)
+        needed = Demand(pages, windows, 1 if manager.state_bytes else 0)
+        self._lacking = manager.room.lack(needed, seen.evictable)
+        if self._lacking == 0:
             self.forget_refusal()
             return True
         self._refused_at = manager.num_released
-        self._lacking = 0 if needed > seen.room else needed_windows - seen.window_room
-        self._fewest = manager.window_room_at_once()
+        self._least = manager.room.slack()
         return False
 
     def is_hopeless(self) -> bool:
         """Whether too little has come back since a request was refused to look at it again. O(1).
 
-        The full side comes back when requests end; the window side also when a prompt's chunk is computed.
+        Most comes back when requests end; the window side also when a prompt's chunk is computed.
         """
         if self._refused_at != self.manager.num_released:
             return False
-        room = self.manager.window_room_at_once()
-        self._fewest = min(self._fewest, room)
-        return self._lacking == 0 or room - self._fewest < self._lacking
+        slack = self.manager.room.slack()
+        self._least = min(self._least, slack)
+        return slack - self._least < self._lacking
 
     def forget_refusal(self) -> None:
         """Another request is the first to be looked at."""

@@ -30,6 +30,8 @@ def audit_ownership(manager: KVCacheManager) -> None:
         if manager.window is not None:
             _audit_window(manager, row)
     _audit_locks(manager)
+    if manager.state_bytes:
+        _audit_states(manager)
     ids, counts = np.unique(np.concatenate(owned), return_counts=True)
     if (counts > 1).any():
         raise AuditError(
@@ -92,3 +94,24 @@ def _audit_locks(manager: KVCacheManager) -> None:
             raise AuditError(
                 f"{node} is locked {node.window.locks} times on its window side, but {windows[node]} rows need that."
             )
+
+
+def _audit_states(manager: KVCacheManager) -> None:
+    states = manager.row_states
+    assert states is not None, "the model has states"
+    rows = manager.table.live_rows()
+    nodes = [node.state for node in manager.tree.root.below() if node.state is not None]
+    kept = states.kept[states.kept > 0]
+    owned = np.sort(np.concatenate((states.slot[states.slot > 0], kept, [state.slot for state in nodes]))).astype(int)
+    live = np.flatnonzero(states.allocator.page_states() == host.LIVE)
+    if not np.array_equal(owned, live):
+        raise AuditError(
+            f"states {owned.tolist()} are owned and {live.tolist()} are live. A copy was lost, or has two owners."
+        )
+    if not np.array_equal(np.flatnonzero(states.slot), rows) or kept.size != states.num_kept:
+        raise AuditError(
+            f"rows {np.flatnonzero(states.slot).tolist()} have states where {rows.tolist()} are handed out, and "
+            f"{kept.size} copies are kept where {states.num_kept} are counted."
+        )
+    if any(state.holds for state in nodes):
+        raise AuditError("a cached state is held although nobody copies it. Let states go when they are copied.")

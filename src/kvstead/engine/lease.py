@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from kvstead.engine.room import Demand
+
 
 class Lease(NamedTuple):
     """What `match` hands out: the request's row, and how many of its tokens the cache already held.
 
     num_dead: tokens behind those whose full-attention slots are cached, but which cannot be gone on from, because their
-    window slots are gone.
+    window slots or their state are gone.
     """
 
     row: int
@@ -18,11 +20,10 @@ class Lease(NamedTuple):
 
 
 class Peek(NamedTuple):
-    """What `peek` sees: cached tokens, and the pages of each side that could be had beside them.
+    """What `peek` sees: cached tokens, and what could be evicted beside them.
 
-    window_room leaves out what running rows could only let go in crumbs.
+    evictable leaves out what running rows could only let go in crumbs.
     """
 
     num_cached: int
-    room: int
-    window_room: int
+    evictable: Demand

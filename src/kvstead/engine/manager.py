@@ -8,12 +8,14 @@ One request's row, page size 4, prompt of 10 tokens of which 4 were found in the
 
 `match` opens a row and locks the cached prefix, `extend` and `decode` grow it, `commit` notes what a step has computed,
 `cache` hands whole computed pages to the tree so that others can share them. `finish`, `retract` and `abort` end it.
-Layers with a window have a side of their own in all this: `kvstead.engine.windows`.
+Layers with a window have a side of their own in all this, `kvstead.engine.windows`, and so have recurrent layers: a row
+has a state as well, `kvstead.engine.states`, which an engine lets copy with `checkpoint` between two steps.
 """
 
 from __future__ import annotations
 
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 
 import numpy as np
 import torch
@@ -22,17 +24,20 @@ from numpy.typing import NDArray
 from kvstead.allocators import SWAAllocator
 from kvstead.engine.books import audit_ownership
 from kvstead.engine.lease import Lease, Peek
-from kvstead.engine.memory import MemoryRequest, plan_memory
+from kvstead.engine.memory import ArenaOptions, MemoryRequest, plan_memory
+from kvstead.engine.memory_pools import Memory
 from kvstead.engine.request import token_ids
+from kvstead.engine.room import ONLY_AN_END_HELPS, WINDOW_PAGE, Demand
 from kvstead.engine.row_tokens import RowTokens
-from kvstead.engine.stats import FULL_SIDE, WINDOW_SIDE, MemoryStats, SideStats
+from kvstead.engine.states import RowStates
+from kvstead.engine.stats import MemoryStats, memory_stats
 from kvstead.engine.windows import RowWindows
 from kvstead.errors import InvalidSize, RowOverflow
 from kvstead.kernels.arrays import Integers, to_device, to_host
 from kvstead.kernels.jit import IntArray
-from kvstead.model import BOUNDED, ModelLayout
+from kvstead.model import ModelLayout
 from kvstead.pages.page_table import require_tag
-from kvstead.pools import KVPool, RequestTable
+from kvstead.pools import RequestTable
 from kvstead.prefix import Evicted, Namespace, Node, PrefixTree
 
 _NO_NAMESPACE = Namespace()
@@ -42,14 +47,19 @@ class KVCacheManager:
     """Slots, rows and cached prefixes for one model layout in a fixed number of bytes.
 
     layout: what the model caches. num_bytes: the memory, padding included; or num_slots: usable slots, of the window
-    side where every layer has a window (`.num_slots` are names without bytes then). Where only some have one,
-    window_ratio (window slots per full slot) divides the memory between the sides, or num_window_slots beside
-    num_slots; else the ratio follows from the expected_length of a request in tokens, see
-    `kvstead.model.sizing.split_memory`, and `.split` says how.
+    side where every layer has a window (`.num_slots` are names without bytes then).
 
-    page_size: tokens a page. policy: which cached prefix goes first, see `kvstead.prefix`. max_requests: rows.
-    max_length: tokens of the longest request. prefix_cache: whether prefixes are kept at all. storage: allocate the
-    tensors too (`.pool`, `.window_pool`), or keep the books only. device: where slots and tensors live.
+    pool_layout: how kinds of cache share the memory, see `kvstead.engine.memory`. "static" divides it once: by
+    window_ratio (window slots per full slot), or num_window_slots beside num_slots, and by num_states; what is not
+    given follows from the expected_length of a request in tokens, see `kvstead.model.sizing.split_memory`, and `.split`
+    says how. "unified" lets pages move in one arena, with `eager`, `fence` and `may_move` as for `PoolChain`.
+    "padded" and "ideal" only count, to compare layouts; they have no storage.
+
+    page_size: tokens a page ("padded" may need larger ones; `.page_size` says). state_interval: how many tokens lie
+    between two copies of a request's recurrent state that others can go on from. policy: which cached prefix goes
+    first, see `kvstead.prefix`. max_requests: rows. max_length: tokens of the longest request. prefix_cache: whether
+    prefixes are kept at all. storage: allocate the tensors too (`.pool`, `.window_pool`, `.state_pool`), or keep the
+    books only. device: where slots and tensors live.
 
     Raises `LayoutError` for a layout with kinds that are not managed yet or memory too small for one page,
     `InvalidSize` for sizes that contradict each other.
@@ -62,9 +72,15 @@ class KVCacheManager:
         *,
         num_slots: int | None = None,
         num_window_slots: int | None = None,
+        num_states: int | None = None,
         window_ratio: float | None = None,
         expected_length: int | None = None,
+        pool_layout: str = "static",
+        eager: bool = False,
+        fence: Callable[[], None] | None = None,
+        may_move: Callable[[], bool] | None = None,
         page_size: int = 16,
+        state_interval: int = 512,
         policy: str = "lru",
         max_requests: int = 256,
         max_length: int = 131_072,
@@ -72,32 +88,37 @@ class KVCacheManager:
         storage: bool = True,
         device: str | torch.device = "cpu",
     ) -> None:
-        asked = MemoryRequest(num_bytes, num_slots, num_window_slots, window_ratio, expected_length, page_size)
+        asked = MemoryRequest(
+            pool_layout, page_size, num_bytes, num_slots, num_window_slots, num_states, window_ratio, expected_length
+        )
         self.plan = plan_memory(layout, asked, max_requests, max_length)
-        self.layout = layout
-        self.page_size = page_size
-        self.num_slots, self.token_bytes = self.plan.num_slots, self.plan.token_bytes
-        self.num_window_slots, self.window_token_bytes = self.plan.num_window_slots, self.plan.window_token_bytes
-        self.total_bytes = self.plan.total_bytes
-        self.window = self.plan.window
-        self.split = self.plan.split
-        self.allocator = self.plan.allocator(device)
-        self.tree = PrefixTree(self.allocator, policy=policy, window=self.window)
+        options = ArenaOptions(eager=eager, fence=fence, may_move=may_move, storage=storage)
+        self.memory = Memory(layout, self.plan, options, device)
+        self.layout, self.window, self.split = layout, self.plan.window, self.plan.split
+        self.page_size, self.total_bytes = self.plan.page_size, self.plan.total_bytes
+        self.token_bytes, self.window_token_bytes = self.plan.token_bytes, self.plan.window_token_bytes
+        self.state_bytes = self.plan.state_bytes
+        self.allocator, self.chain = self.memory.allocator, self.memory.chain
+        self.num_slots = self.allocator.size
+        self.num_window_slots = self.allocator.swa_size if isinstance(self.allocator, SWAAllocator) else 0
+        self.num_states = self.allocator.states.size if self.allocator.states else 0
+        self.pool, self.window_pool = self.memory.pool, self.memory.window_pool
+        self.state_pool = self.memory.state_pool
+        self.tree = PrefixTree(self.allocator, policy=policy, window=self.window, states=self.allocator.states)
         self.table = RequestTable(max_requests, max_length)
-        self.pool = self.window_pool = None
-        if storage and self.token_bytes:
-            self.pool = KVPool(layout, self.num_slots, page_size, device=device)
-        if storage and self.window is not None:
-            self.window_pool = KVPool(layout, self.num_window_slots, page_size, kinds=BOUNDED, device=device)
         self.prefix_cache = prefix_cache
+        self.first_shortage: float | None = None
+        self.room = self.memory.room(self.tree, self._notice_shortage)
         self._tokens = RowTokens(self.table)
         self.num_tokens, self.computed = self._tokens.known, self._tokens.computed
         self.protected: IntArray = np.zeros(max_requests + 1, dtype=np.int64)
         self._windows: RowWindows | None = None
-        self._available = self.allocator.available_size
         if isinstance(self.allocator, SWAAllocator):
             self._windows = RowWindows(self, self.allocator)
-            self._available = self.allocator.full_available_size
+        self.row_states: RowStates | None = None
+        if self.allocator.states is not None:
+            interval = -(-max(1, state_interval) // self.page_size) * self.page_size
+            self.row_states = RowStates(self, self.allocator.states, interval)
         self._owner = np.zeros(max_requests + 1, dtype=np.int32)
         self._node: list[Node] = [self.tree.root] * (max_requests + 1)
         self._namespace: list[Namespace] = [_NO_NAMESPACE] * (max_requests + 1)
@@ -106,24 +127,27 @@ class KVCacheManager:
     # Growing
 
     def peek(self, tokens: Integers, *, namespace: Namespace = _NO_NAMESPACE) -> Peek:
-        """What `match` would find, and what could be had beside it, for deciding on admission.
+        """What `match` would find, and what could be evicted beside it, for deciding on admission.
 
         To the eviction policy this is a use of the prefix, as a match is.
         """
         if not self.prefix_cache:
-            return self._peek(0)
+            return Peek(0, self.room.evictable())
         match = self.tree.match(token_ids(tokens)[:-1], namespace=namespace)
-        self.tree.lock(match.node)
-        seen = self._peek(match.num_tokens)
-        self.tree.unlock(match.node)
-        return seen
+        with self._locked(match.node):
+            if self._windows is not None:
+                self._windows.reclaim_pieces()
+            return Peek(match.num_tokens, self.room.evictable())
 
     def match(self, tokens: Integers, *, namespace: Namespace = _NO_NAMESPACE, owner: int = 0) -> Lease | None:
         """Open a row for a request and lock the longest cached prefix of its tokens into it.
 
         tokens: all token ids known so far, 0 .. 2**31 - 1. At least one is left to compute. owner: tag for the pages
-        that the request takes. Returns None when all rows are out. Raises `RequestError` for no tokens or for ids out
-        of range, `RowOverflow` for more than `max_length`, `InvalidSize` for a tag beyond 32 bits. O(tokens).
+        that the request takes. A model with recurrent layers has its state for that prefix copied into a slot of the
+        row, for which cached prefixes are evicted as far as needed. Returns None, with nothing changed but what was
+        evicted, when all rows are out or there is no room for a state. Raises `RequestError` for no tokens or for ids
+        out of range, `RowOverflow` for more than `max_length`, `InvalidSize` for a tag beyond 32 bits, `OpenGroup` when
+        it would have to evict inside a free group. O(tokens), and a state.
         """
         ids = token_ids(tokens)
         require_tag(owner)
@@ -131,23 +155,32 @@ class KVCacheManager:
             raise RowOverflow(
                 f"{ids.size} tokens do not fit a row of {self.table.width}. Cut the request or raise max_length."
             )
-        taken = self.table.take()
-        if taken is None:
+        if not self.table.num_free:
             return None
+        node, cached, found, state = self.tree.root, 0, 0, None
+        if self.prefix_cache:
+            match = self.tree.match(ids[:-1], namespace=namespace)
+            node, cached, found = match.node, match.num_tokens, match.num_found
+        if self.row_states is not None:
+            with self._locked(node):
+                state = self.row_states.take(node, owner)
+            if state is None:
+                return None
+        taken = self.table.take()
+        assert taken is not None, "rows were counted first"
         row = int(taken[0])
         self._tokens.open(row, ids)
         self._owner[row] = owner
         self._namespace[row] = namespace
-        node, cached, found = self.tree.root, 0, 0
-        if self.prefix_cache:
-            match = self.tree.match(self._tokens.ids[row, : ids.size - 1], namespace=namespace)
-            node, cached, found = match.node, match.num_tokens, match.num_found
+        if cached:
             self.table.append(row, self.tree.slots(node))
         self.tree.lock(node)
         self._node[row] = node
         self.protected[row] = self.computed[row] = cached
         if self._windows:
             self._windows.open(row)
+        if self.row_states and state is not None:
+            self.row_states.open(row, state, cached, found)
         return Lease(row, cached, found - cached)
 
     def extend(self, rows: Integers, lengths: Integers) -> torch.Tensor | None:
@@ -162,7 +195,7 @@ class KVCacheManager:
         if not len(set(which.tolist())) == which.size == seq.size:
             raise InvalidSize(f"rows {which.tolist()} come with {seq.size} lengths. Name each row once, with a length.")
         num_pages = sum(self._new_pages(row, length) for row, length in zip(which.tolist(), seq.tolist(), strict=True))
-        if not self._make_room(num_pages, which):
+        if not self._grow(num_pages, which):
             return None
         prefix = self.table.lengths[which]
         last = np.where(prefix > 0, self.table.slots[which, prefix - 1], -1)
@@ -177,7 +210,7 @@ class KVCacheManager:
     def decode(self, rows: Integers) -> torch.Tensor | None:
         """Grow each row by one slot: int64[rows], or None when there is no room; raises as `extend`."""
         which = to_host(rows)
-        if not self._make_room(self.table.opening(which, self.page_size), which):
+        if not self._grow(self.table.opening(which, self.page_size), which):
             return None
         table = self.table
         slots = self.allocator.alloc_decode_rows(table.slots, table.lengths, which, self._owner[which])
@@ -192,7 +225,32 @@ class KVCacheManager:
         what is allocated and known, a row named twice, or other numbers of lengths and tokens than rows; `RequestError`
         for an id out of range; `StaleRow`.
         """
-        self._tokens.commit(to_host(rows), to_host(lengths), to_host(next_tokens))
+        which = to_host(rows)
+        self._tokens.commit(which, to_host(lengths), to_host(next_tokens))
+        if self.row_states and self.row_states.num_kept:
+            for row in which[self.row_states.kept[which] > 0].tolist():
+                self.cache(row)
+
+    def checkpoint(self, rows: Integers) -> None:
+        """Copy the recurrent states of rows that stand where a copy is worth it, for others to go on from.
+
+        To be called before rows grow, when all slots that they have are computed or will be by steps that were launched
+        already. A copy is cached with its tokens once those are committed. Evicts cached prefixes for it, but never
+        fails: without room there is no copy. Nothing happens for models without recurrent layers or without a prefix
+        cache. Raises `OpenGroup` when it would have to evict inside a free group. O(rows), and the copies.
+        """
+        if self.row_states is None or not self.prefix_cache:
+            return
+        for row in self.row_states.checkpoint(to_host(rows)).tolist():
+            self.cache(row)
+
+    def chunk_end(self, row: int, end: int) -> int:
+        """Where a chunk of the row that could reach `end` tokens should end: there, or before it.
+
+        A state can only be copied where a step ends, so for models with recurrent layers chunks end where a copy is of
+        use.
+        """
+        return self.row_states.stop(row, end) if self.row_states and self.prefix_cache else end
 
     def append(self, row: int, tokens: Integers) -> None:
         """Note token ids that are known behind the row's last one, as when speculative decoding accepts some.
@@ -204,17 +262,22 @@ class KVCacheManager:
     def cache(self, row: int) -> None:
         """Hand the row's computed whole pages to the prefix tree; the row goes on reading them, locked.
 
-        Pages that the tree holds already (another request computed the same) are given back and the row adopts the
-        tree's. Nothing happens without a prefix cache.
+        With recurrent layers, those up to its last copied state: nobody could go on from the others. Pages that the
+        tree holds already (another request computed the same) are given back and the row adopts the tree's. Nothing
+        happens without a prefix cache.
         """
         self.table.require_live(row)
         start = int(self.protected[row])
         end = int(self.computed[row]) // self.page_size * self.page_size
+        if self.row_states:
+            end = self.row_states.cacheable(row)
         if not self.prefix_cache or end <= start:
             return
         own = self.table.read(row, 0, end)
         inserted = self.tree.insert(self._tokens.ids[row, :end], own, namespace=self._namespace[row])
         self.tree.lock(inserted.node)
+        if self.row_states:
+            self.row_states.hand_over(row, self._node[row], inserted.node)
         self._unlock(row)
         self._node[row] = inserted.node
         self.protected[row] = end
@@ -229,6 +292,9 @@ class KVCacheManager:
 
     def finish(self, row: int) -> None:
         """End a request: its computed whole pages stay cached, the rest and the row come back."""
+        self.table.require_live(row)
+        if self.row_states and self.prefix_cache:
+            self.row_states.offer(row)
         self.cache(row)
         self.abort(row)
 
@@ -244,6 +310,8 @@ class KVCacheManager:
         start = int(self.protected[row])
         self.allocator.free_segment(self.table.read(row, start), start_pos=start)
         self._unlock(row)
+        if self.row_states:
+            self.row_states.close(row)
         self._node[row] = self.tree.root
         self._tokens.close(row)
         self.protected[row] = 0
@@ -262,10 +330,6 @@ class KVCacheManager:
 
     # Looking
 
-    def room(self) -> int:
-        """Pages that could be allocated now, evicting every unused prefix."""
-        return (self._available() + self.tree.evictable_tokens) // self.page_size
-
     def window_room(self) -> int:
         """Pages of the window side that could be allocated now, dropping every window that nobody needs; else 0.
 
@@ -274,11 +338,7 @@ class KVCacheManager:
         if self._windows is None:
             return 0
         self._windows.reclaim()
-        return self._windows.room()
-
-    def window_room_at_once(self) -> int:
-        """`window_room` without what running rows could still let go. O(1)."""
-        return self._windows.room() if self._windows else 0
+        return self.room.most(WINDOW_PAGE)
 
     def growth(self, row: int, num_tokens: int) -> int:
         """By how many tokens, `num_tokens` at most, a row could grow now: 0 only if it could not by one.
@@ -291,20 +351,40 @@ class KVCacheManager:
         have = int(self.table.lengths[row])
         in_last_page = -have % self.page_size
         wanted = self.pages(have + num_tokens) - self.pages(have)
-        pages = min(wanted, self.room())
-        if self._windows and pages > self._windows.room():
-            self._windows.reclaim_pieces()
-            pages = min(pages, self._windows.room() or self.window_room())
+        page = Demand(1, 1 if self._windows else 0)
+        pages = self._most(page, wanted)
+        if pages < wanted and self._let_go(page.times(wanted)):
+            pages = self._most(page, wanted)
         return min(num_tokens, in_last_page + pages * self.page_size)
 
-    def window_slots(self, slots: Integers) -> torch.Tensor:
-        """The window slots of full slots: int64 of the same shape, 0 (padding) where there is none, -1 for -1.
+    def physical_slots(self, slots: Integers) -> torch.Tensor:
+        """Where the entries of slots lie now: rows of `pool`, int64 of the same shape.
 
-        Raises `InvalidSize` where no layer has a window.
+        The slots themselves, but in an arena; good until pages are taken, which may move others.
+        """
+        return self.memory.slots(slots)
+
+    def window_slots(self, slots: Integers) -> torch.Tensor:
+        """Where the window side of full slots lies now: int64 of the same shape, 0 (padding) where there is none.
+
+        -1 stays -1 but in an arena, where it is 0. Good until pages are taken, which may move others. Raises
+        `InvalidSize` where no layer has a window.
         """
         if self._windows is None:
             raise InvalidSize(f"{self.layout.name} has no window slots. Only models with windows or chunks do.")
-        return self._windows.allocator.window_slots(slots)
+        return self.memory.window_slots(slots)
+
+    def state_slots(self, rows: Integers) -> torch.Tensor:
+        """Where the recurrent states of rows lie now: rows of `state_pool`, int64[rows] on the device.
+
+        Good until pages are taken. Raises `InvalidSize` where no layer has a state, `StaleRow`.
+        """
+        if self.row_states is None:
+            raise InvalidSize(f"{self.layout.name} keeps no recurrent states. Only models with such layers do.")
+        which = to_host(rows)
+        for row in which.tolist():
+            self.table.require_live(row)
+        return self.row_states.allocator.physical_slots(self.row_states.slot[which])
 
     @property
     def evicted(self) -> Evicted:
@@ -322,28 +402,27 @@ class KVCacheManager:
 
     def live_tokens(self) -> int:
         """Slots that running requests hold, shared prefixes included, in whole pages. O(1)."""
-        return self.num_slots - self._available() - self.allocator.parked_size() - self.tree.evictable_tokens
+        return self.allocator.live_size() - self.tree.evictable_tokens
 
     def window_live_tokens(self) -> int:
         """Window slots that running requests hold, in whole pages. O(1)."""
         if self._windows is None:
             return 0
-        allocator = self._windows.allocator
-        idle = allocator.swa_available_size() + allocator.swa_parked_size() + self.tree.window_evictable_tokens
-        return self.num_window_slots - idle
+        return self._windows.allocator.swa_live_size() - self.tree.window_evictable_tokens
+
+    def live_states(self) -> int:
+        """States that running requests hold, copies that are not cached yet included. O(1)."""
+        states = self.allocator.states
+        return 0 if states is None else states.live_size() - self.tree.evictable_states
+
+    @property
+    def num_state_copies(self) -> int:
+        """States copied so far."""
+        return self.row_states.num_copies if self.row_states else 0
 
     def stats(self) -> MemoryStats:
         """Bytes by state and side, adding up to `total_bytes`. O(1)."""
-        plan, tree, sides = self.plan, self.tree, {}
-        if plan.token_bytes:
-            slots = (self.live_tokens(), tree.evictable_tokens, self.allocator.parked_size(), self._available())
-            sides[FULL_SIDE] = SideStats.of(plan.total_bytes - plan.window_bytes, plan.token_bytes, *slots)
-        if self._windows:
-            side = self._windows.allocator
-            parked, free = side.swa_parked_size(), side.swa_available_size()
-            slots = (self.window_live_tokens(), tree.window_evictable_tokens, parked, free)
-            sides[WINDOW_SIDE] = SideStats.of(plan.window_bytes, plan.window_token_bytes, *slots)
-        return MemoryStats.whole(sides)
+        return memory_stats(self)
 
     def audit(self) -> None:
         """Check all books against each other: every live page belongs to one row or one node. Raises `AuditError`.
@@ -363,30 +442,55 @@ class KVCacheManager:
         """The tree node up to which the row's prefix is locked (the root if none of it is shared)."""
         return self._node[row]
 
-    def _peek(self, num_cached: int) -> Peek:
+    def owner_of(self, row: int) -> int:
+        """The tag of the pages that the row takes."""
+        return int(self._owner[row])
+
+    def make_room(self, demand: Demand) -> bool:
+        """Evict until so much is free; False, and nothing is evicted, where that would not do."""
+        return self.room.make(demand) or (self._let_go(demand) and self.room.make(demand))
+
+    def _grow(self, num_pages: int, rows: IntArray) -> bool:
+        """Let the rows go on to where they are, and make room for their new pages."""
         if self._windows is None:
-            return Peek(num_cached, self.room(), 0)
-        self._windows.reclaim_pieces()
-        return Peek(num_cached, self.room(), self._windows.room())
+            return self.make_room(Demand(num_pages))
+        self._windows.slide(rows)
+        return self.make_room(Demand(num_pages, num_pages))
+
+    def _let_go(self, demand: Demand) -> bool:
+        """Have rows give up what they do not need, if that may help; whether it may have."""
+        has_dropped = self.row_states is not None and self.row_states.drop_kept()
+        if self._windows is None or self.room.lack(demand) >= ONLY_AN_END_HELPS:
+            return has_dropped
+        self._windows.reclaim()
+        return True
+
+    def _most(self, page: Demand, wanted: int) -> int:
+        return wanted if self.room.has(page.times(wanted)) else self.room.most(page)
+
+    @contextmanager
+    def _locked(self, node: Node) -> Iterator[None]:
+        """Keep a matched prefix, and the state at its end, while room is made beside it."""
+        self.tree.lock(node)
+        state = node.state
+        if state is not None:
+            self.tree.hold_state(node)
+        try:
+            yield
+        finally:
+            if state is not None:
+                self.tree.let_state_go(node)
+            self.tree.unlock(node)
+
+    def _notice_shortage(self) -> None:
+        """Remember how full the memory was when it was short for the first time."""
+        if self.first_shortage is None:
+            stats = self.stats()
+            self.first_shortage = (stats.live + stats.cached) / stats.total_bytes
 
     def _unlock(self, row: int) -> None:
         """Give back the row's lock, as far as its window has not done so already."""
         self.tree.unlock(self._node[row], window_from=int(self._windows.start[row]) if self._windows else None)
-
-    def _make_room(self, num_pages: int, rows: IntArray) -> bool:
-        """Let the rows go on to where they are, and evict what it takes beside that; False, and nothing is evicted."""
-        num_tokens = num_pages * self.page_size
-        short, short_window = num_tokens - self._available(), 0
-        if self._windows:
-            self._windows.slide(rows)
-            if num_pages > self._windows.room() and num_pages > self.window_room():
-                return False
-            short_window = num_tokens - self._windows.allocator.swa_available_size()
-        if short > self.tree.evictable_tokens:
-            return False
-        if short > 0 or short_window > 0:
-            self.tree.evict(max(short, 0), max(short_window, 0))
-        return True
 
     def _new_pages(self, row: int, length: int) -> int:
         """Pages that a row takes to grow to `length` slots."""

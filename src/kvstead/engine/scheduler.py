@@ -131,6 +131,8 @@ class Scheduler:
 
         With a step under way, None can also mean: process its results first, some request has to be retracted.
         """
+        if self.manager.state_bytes:
+            self.manager.checkpoint(np.array(list(self._active), dtype=np.int64))
         while True:
             rows, lengths, slots = self._plan_decode()
             if slots is None:
@@ -211,7 +213,7 @@ class Scheduler:
         length = self.manager.growth(row, min(budget, known - start))
         if length <= 0:
             return None
-        end = start + length
+        end = self.manager.chunk_end(row, start + length)
         slots = self.manager.extend([row], [end])
         assert slots is not None, "no more than there is room for was asked"
         if end == known:

@@ -1,0 +1,234 @@
+"""What could be had: free memory, and what is cached and not in use.
+
+    | held by requests | cached, unused |     free     |
+                       '------- room for a demand -----'
+
+Two ways to share memory, one question. Where sides have bytes of their own each must suffice by itself
+(`SeparateRoom`); where they share bytes only the sum counts, and whatever is evicted helps whoever is short
+(`SharedRoom`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple, Protocol
+
+from kvstead.allocators import PagedAllocator, SWAAllocator
+from kvstead.arena import Chain
+from kvstead.prefix import PrefixTree
+
+FULL, WINDOW, STATE = "full", "window", "state"  # the pools of a chain
+ONLY_AN_END_HELPS = 2**62
+
+
+class Demand(NamedTuple):
+    """Pages of the full and of the window side, and states."""
+
+    pages: int = 0
+    windows: int = 0
+    states: int = 0
+
+    def times(self, count: int) -> Demand:
+        """So many of it."""
+        return Demand(self.pages * count, self.windows * count, self.states * count)
+
+
+NOTHING = Demand()
+PAGE, WINDOW_PAGE, ONE_STATE = Demand(pages=1), Demand(windows=1), Demand(states=1)
+
+
+class Room(Protocol):
+    """Answers for one allocator and the tree of what is cached. `evictable` stands for all that is, if given."""
+
+    def evictable(self) -> Demand:
+        """All that is cached and not in use. O(1)."""
+        ...
+
+    def has(self, demand: Demand, evictable: Demand | None = None) -> bool:
+        """Whether the demand could be had now, evicting what is not in use."""
+        ...
+
+    def most(self, unit: Demand, evictable: Demand | None = None) -> int:
+        """How many of `unit` could be had now, at once."""
+        ...
+
+    def holds(self, demand: Demand) -> bool:
+        """Whether there would be room if nothing else were there."""
+        ...
+
+    def make(self, demand: Demand) -> bool:
+        """Evict as much as the demand needs; False, and nothing is evicted, where that would not do."""
+        ...
+
+    def lack(self, demand: Demand, evictable: Demand | None = None) -> int:
+        """By how much `slack` has to grow at least before the demand could be had. `ONLY_AN_END_HELPS` is endless."""
+        ...
+
+    def slack(self) -> int:
+        """A measure of what comes back while requests run. O(1)."""
+        ...
+
+
+class SeparateRoom:
+    """Sides that have bytes of their own. `slack` is in pages of the window side, which rows give back as they go.
+
+    notice: called when a demand does not fit into what is free, before anything is evicted.
+    """
+
+    def __init__(self, allocator: PagedAllocator, tree: PrefixTree, notice: Callable[[], None]) -> None:
+        self._tree = tree
+        self._notice = notice
+        self._page_size = allocator.page_size
+        self._has_states = allocator.states is not None
+        self._windows = allocator if isinstance(allocator, SWAAllocator) else None
+        self._allocator = allocator
+        self._free_tokens = self._windows.full_available_size if self._windows else allocator.available_size
+
+    def evictable(self) -> Demand:
+        """All that is cached and not in use."""
+        return _evictable(self._tree, self._page_size)
+
+    def has(self, demand: Demand, evictable: Demand | None = None) -> bool:
+        """Whether each side has its part."""
+        extra = self.evictable() if evictable is None else evictable
+        free = self._free()
+        return (
+            demand.pages <= free.pages + extra.pages
+            and demand.windows <= free.windows + extra.windows
+            and demand.states <= free.states + extra.states
+        )
+
+    def most(self, unit: Demand, evictable: Demand | None = None) -> int:
+        """The least over the sides."""
+        extra = self.evictable() if evictable is None else evictable
+        sides = zip(unit, self._free(), extra, strict=True)
+        return min((free + more) // each for each, free, more in sides if each)
+
+    def holds(self, demand: Demand) -> bool:
+        """Whether each side is large enough."""
+        allocator = self._allocator
+        return (
+            demand.pages <= allocator.num_pages
+            and demand.windows <= (self._windows.num_window_pages if self._windows else 0)
+            and demand.states <= (allocator.states.size if allocator.states else 0)
+        )
+
+    def make(self, demand: Demand) -> bool:
+        """Evict what each side is short of."""
+        free, tree = self._free(), self._tree
+        pages, windows, states = (max(0, want - have) for want, have in zip(demand, free, strict=True))
+        if not (pages or windows or states):
+            return True
+        self._notice()
+        num_tokens, num_window_tokens = pages * self._page_size, windows * self._page_size
+        if (
+            num_tokens > tree.evictable_tokens
+            or num_window_tokens > tree.window_evictable_tokens
+            or states > tree.evictable_states
+        ):
+            return False
+        tree.evict(num_tokens, num_window_tokens, states)
+        return True
+
+    def lack(self, demand: Demand, evictable: Demand | None = None) -> int:
+        """Window pages, where nothing else is short."""
+        if not self.has(demand._replace(windows=0), evictable):
+            return ONLY_AN_END_HELPS
+        return max(0, demand.windows - self.most(WINDOW_PAGE, evictable)) if demand.windows else 0
+
+    def slack(self) -> int:
+        """Window pages that could be had."""
+        return self.most(WINDOW_PAGE) if self._windows else 0
+
+    def _free(self) -> Demand:
+        windows, states = self._windows, self._allocator.states
+        return Demand(
+            self._free_tokens() // self._page_size,
+            windows.swa_available_size() // self._page_size if windows else 0,
+            states.available_size() if states else 0,
+        )
+
+
+class SharedRoom:
+    """Pools of one chain. `slack` is in bytes.
+
+    notice: as for `SeparateRoom`. page_bytes: what a page of each pool takes of the `budget`, in bytes.
+    """
+
+    def __init__(
+        self, chain: Chain, tree: PrefixTree, budget: int, page_bytes: Demand, notice: Callable[[], None]
+    ) -> None:
+        self.chain = chain
+        self._tree = tree
+        self._budget = budget
+        self._page_bytes = page_bytes
+        self._notice = notice
+        self._page_size = tree.page_size
+
+    def evictable(self) -> Demand:
+        """All that is cached and not in use."""
+        return _evictable(self._tree, self._page_size)
+
+    def has(self, demand: Demand, evictable: Demand | None = None) -> bool:
+        """Whether some layout has room."""
+        extra = self.evictable() if evictable is None else evictable
+        return self.chain.fits(self._by_pool(demand), without=self._by_pool(extra))
+
+    def most(self, unit: Demand, evictable: Demand | None = None) -> int:
+        """By bisection: a few times `has`."""
+        extra = self.evictable() if evictable is None else evictable
+        low, high = 0, self._bytes(extra) + self._free_bytes()
+        high //= max(1, self._bytes(unit))
+        while low < high:
+            middle = (low + high + 1) // 2
+            low, high = (middle, high) if self.has(unit.times(middle), extra) else (low, middle - 1)
+        return low
+
+    def holds(self, demand: Demand) -> bool:
+        """Whether an empty chain would have room."""
+        return self.chain.holds(self._by_pool(demand))
+
+    def make(self, demand: Demand) -> bool:
+        """Evict until there is room, the least useful first, whatever side it is of."""
+        wanted = self._by_pool(demand)
+        if self.chain.fits(wanted):
+            return True
+        self._notice()
+        if not self.has(demand):
+            return False
+        each = self._page_bytes
+        while short := self.chain.shortfall(wanted):
+            self._tree.evict_bytes(
+                short,
+                token_bytes=each.pages // self._page_size,
+                window_token_bytes=each.windows // self._page_size,
+                state_bytes=each.states,
+            )
+        return True
+
+    def lack(self, demand: Demand, evictable: Demand | None = None) -> int:
+        """Bytes, at least 1 where there is no room: spans on grids of their own may need more than the sum."""
+        if self.has(demand, evictable):
+            return 0
+        extra = self.evictable() if evictable is None else evictable
+        return max(1, self._bytes(demand) - self._free_bytes() - self._bytes(extra))
+
+    def slack(self) -> int:
+        """Bytes that no request holds."""
+        return self._free_bytes() + self._bytes(self.evictable())
+
+    def _by_pool(self, demand: Demand) -> dict[str, int]:
+        """In the order in which pages are taken; pools that the model has not are left out."""
+        pools = zip((FULL, WINDOW, STATE), demand, self._page_bytes, strict=True)
+        return {name: count for name, count, num_bytes in pools if num_bytes}
+
+    def _bytes(self, demand: Demand) -> int:
+        return sum(count * each for count, each in zip(demand, self._page_bytes, strict=True))
+
+    def _free_bytes(self) -> int:
+        pools = self._by_pool(self._page_bytes)
+        return self._budget - sum(self.chain.num_used(name) * each for name, each in pools.items())
+
+
+def _evictable(tree: PrefixTree, page_size: int) -> Demand:
+    return Demand(tree.evictable_tokens // page_size, tree.window_evictable_tokens // page_size, tree.evictable_states)
