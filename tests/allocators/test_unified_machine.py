@@ -1,4 +1,4 @@
-"""Any sequence of calls, legal or not, on pools that share an arena, held against models after every call."""
+"""Any calls, legal or not, on pools that share an arena or a count of bytes, held against models after every call."""
 
 from functools import partial
 
@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import initialize, precondition, rule
 from test_allocator_machine import AllocatorMachine
 from test_window_machine import WindowMachine
-from unified_pair import UnifiedPair, UnpairedPair, one_pool
+from unified_pair import CountedPair, CountedUnpairedPair, UnifiedPair, UnpairedPair, one_pool
 
 from kvstead.pools import Place
 
@@ -89,8 +89,44 @@ class UnpairedMachine(StateRules, AllocatorMachine):
         )
 
 
+costs_of_a_page = st.integers(1, 12)
+
+
+class CountedMachine(StateRules, WindowMachine):
+    """Two sides that share bytes by count, and states beside them or not."""
+
+    @initialize(data=st.data(), order=orders, sink=st.integers(0, 9))
+    def make(self, data, order, sink):
+        """Pages of any cost; bytes for a page of each pool and some more."""
+        page_size = self.page_size = data.draw(st.sampled_from((1, 2, 4)))
+        names = data.draw(st.sampled_from([("full", "window"), ("full", "window", "state")]))
+        self.has_states = "state" in names
+        costs = {name: data.draw(costs_of_a_page) for name in names}
+        total = sink + data.draw(st.integers(max(costs.values()), 14 * max(costs.values())))
+        self.pair = CountedPair(total, page_size, costs, sink, order)
+
+
+class CountedUnpairedMachine(StateRules, AllocatorMachine):
+    """Tokens and states that share bytes by count."""
+
+    has_states = True
+
+    @initialize(data=st.data(), order=orders, sink=st.integers(0, 9))
+    def make(self, data, order, sink):
+        """Pages and states of any cost; bytes for a page of each pool and some more."""
+        page_size = self.page_size = data.draw(st.sampled_from((1, 2, 4)))
+        costs = {name: data.draw(costs_of_a_page) for name in ("full", "state")}
+        total = sink + data.draw(st.integers(max(costs.values()), 14 * max(costs.values())))
+        self.pair = CountedUnpairedPair(total, page_size, costs, sink, order)
+
+
 TestOnePoolOfAnArena = OnePoolMachine.TestCase
 TestTwoSidesOfAnArena = UnifiedMachine.TestCase
 TestTokensAndStatesOfAnArena = UnpairedMachine.TestCase
+TestTwoSidesByCount = CountedMachine.TestCase
+TestTokensAndStatesByCount = CountedUnpairedMachine.TestCase
+TestTwoSidesByCount.settings = TestTokensAndStatesByCount.settings = settings(
+    stateful_step_count=40, max_examples=settings.default.max_examples // 5
+)
 TestOnePoolOfAnArena.settings = settings(stateful_step_count=40)
 TestTwoSidesOfAnArena.settings = TestTokensAndStatesOfAnArena.settings = settings(stateful_step_count=40)

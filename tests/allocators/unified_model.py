@@ -49,6 +49,22 @@ class Books:
         return num_pages
 
 
+class CountedBooks(Books):
+    """Bytes that pages take by count, each at the cost of its pool, wherever they are."""
+
+    def __init__(self, total, costs, sink=0):
+        super().__init__(total, costs)
+        self.sink = sink
+
+    def usable(self, name):
+        """Pages that a pool could hold alone."""
+        return (self.total - self.sink) // self.page_bytes[name] if name in self.page_bytes else 0
+
+    def fit(self, counts):
+        """Whether so many pages of each pool cost no more than there is."""
+        return sum(cost * counts.get(name, 0) for name, cost in self.page_bytes.items()) <= self.total - self.sink
+
+
 class UnifiedModel(WindowModel):
     """Tokens with windows, and states, that share what `books` says."""
 

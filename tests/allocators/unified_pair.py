@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 
 from allocator_pair import FORMS, Pair, group_pages
-from unified_model import Books, UnifiedModel, UnpairedModel
+from unified_model import Books, CountedBooks, UnifiedModel, UnpairedModel
 from window_pair import WindowPair
 
 from kvstead.allocators import (
@@ -14,7 +14,7 @@ from kvstead.allocators import (
     UnifiedMambaSWAAllocator,
     UnifiedSWAAllocator,
 )
-from kvstead.arena import PoolChain
+from kvstead.arena import PoolChain, SharedBytes, SharedPool
 from kvstead.pools import ByteArena, EntrySpec, Place
 
 STAMPS = itertools.cycle(range(1, 251))
@@ -25,6 +25,12 @@ def one_pool(size, page_size, *, order="lifo", place=Place.LOW, eager=False):
     spec = EntrySpec("only", 1, page_size, place, align=1)
     arena = ByteArena((size // page_size + 1) * page_size)
     return MultiEndedAllocator(PoolChain(arena, [spec], eager=eager), "only", order=order)
+
+
+def shared_bytes(total, page_size, costs, sink=0):
+    """Pools that cost these bytes a page, half of them their own: states one by one, tokens in pages."""
+    pools = [SharedPool(name, -(-cost // 2), cost, 1 if name == "state" else page_size) for name, cost in costs.items()]
+    return SharedBytes(total, pools, sink_bytes=sink)
 
 
 def stamped_pages(real):
@@ -54,6 +60,8 @@ def window_places(real, window_slots):
 
 def chain_state(chain):
     """What a call that changes nothing must leave as it is."""
+    if isinstance(chain, SharedBytes):
+        return chain.by_state(), chain.num_moves
     tables = [pool.map.v2p.tobytes() for pool in chain.pools.values()]
     return tables, chain.num_moves, chain.arena.storage.numpy().tobytes()
 
@@ -73,14 +81,12 @@ class ArenaChecks:
         )
 
     def check_arena(self):
-        """Stamps follow their pages, and sizes are what all layouts allow."""
+        """Pages are where they should be, and sizes are what all layouts allow."""
         real, model = self.real, self.model
-        pages = stamped_pages(real)
-        for key, stamp in self.stamps.items():
-            assert key not in pages or (pages[key] == stamp).all(), f"the bytes of {key} were lost"
-        self.stamps = {key: self.stamps.get(key) or next(STAMPS) for key in pages}
-        for key, page in pages.items():
-            page.fill_(self.stamps[key])
+        if isinstance(real.chain, SharedBytes):
+            self.check_counts()
+        else:
+            self.check_stamps()
         counts, size = model.counts(), real.page_size
         tokens = ("full", "window") if isinstance(real, UnifiedSWAAllocator) else ("full",)
         assert real.available_size() == model.books.capacity(counts, tokens) * size
@@ -91,6 +97,27 @@ class ArenaChecks:
             assert real.states.parked_size() == model.states_pool.num_parked()
             assert group_pages(real, real.states.pages) == model.states_pool.group
         real.audit()
+
+    def check_stamps(self):
+        """Stamps follow their pages."""
+        pages = stamped_pages(self.real)
+        for key, stamp in self.stamps.items():
+            assert key not in pages or (pages[key] == stamp).all(), f"the bytes of {key} were lost"
+        self.stamps = {key: self.stamps.get(key) or next(STAMPS) for key in pages}
+        for key, page in pages.items():
+            page.fill_(self.stamps[key])
+
+    def check_counts(self):
+        """Pages lie where they are named, and bytes add up."""
+        real, chain = self.real, self.real.chain
+        counts = self.model.counts()
+        assert {name: chain.num_used(name) for name in chain.pools} == {name: counts[name] for name in chain.pools}
+        slots = range(-1, real.size + real.page_size)
+        held = [slot if slot > 0 and real.page_states()[slot // real.page_size] == 1 else 0 for slot in slots]
+        assert real.physical_slots(list(slots)).tolist() == held
+        books = chain.by_state()
+        assert books.total == self.model.books.total
+        assert books.gap >= 0
 
     def _both(self, *args):
         before, books = chain_state(self.real.chain), self.books
@@ -132,6 +159,16 @@ class UnifiedPair(ArenaChecks, WindowPair):
         self.check_arena()
 
 
+class CountedPair(UnifiedPair):
+    """Two sides that share bytes by count, and states if they have a cost."""
+
+    def __init__(self, total, page_size, costs, sink, order):
+        chain = shared_bytes(total, page_size, costs, sink)
+        real = (UnifiedMambaSWAAllocator if "state" in costs else UnifiedSWAAllocator).over(chain, order=order)
+        self._mapping = real.window_pages
+        self._start(real, UnifiedModel(CountedBooks(total, costs, sink), page_size, order))
+
+
 class UnpairedPair(ArenaChecks, Pair):
     """Tokens and states in one arena."""
 
@@ -150,3 +187,11 @@ class UnpairedPair(ArenaChecks, Pair):
         assert real.owners() == model.owners()
         assert real.parked_size() == model.num_parked() * model.page_size
         self.check_arena()
+
+
+class CountedUnpairedPair(UnpairedPair):
+    """Tokens and states that share bytes by count."""
+
+    def __init__(self, total, page_size, costs, sink, order):
+        real = UnifiedMambaAllocator.over(shared_bytes(total, page_size, costs, sink), order=order)
+        self._start(real, UnpairedModel(CountedBooks(total, costs, sink), page_size, order))
