@@ -120,6 +120,11 @@ def test_layers_per_group(layers, group, blocks):
     assert found == PaddedPages(4, group * 4 * 8, dict(zip(("full", "window"), blocks, strict=True)))
 
 
+def test_states_alone_are_blocks_of_their_size():
+    """Without entries there is no page to grow: a block is the largest state in each layer."""
+    assert padded_pages(made_up(state=(100, 70, 100), idle=2), 16) == PaddedPages(16, 300, {"state": 1})
+
+
 sizes = st.lists(st.integers(1, 50), max_size=8)
 
 
