@@ -37,7 +37,8 @@ def sglang_python() -> Path | None:
         pip = [str(PYTHON), "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
         _run(*pip, *_LIGHT.split())
         _run(*pip, "--no-deps", *_BARE)
-        _run(str(PYTHON), "-W", "ignore", "-c", "import side_sglang_windows", cwd=Path(__file__).parent)
+        imports = "import side_sglang_unified, side_sglang_windows"
+        _run(str(PYTHON), "-W", "ignore", "-c", imports, cwd=Path(__file__).parent)
     except subprocess.CalledProcessError as error:
         lines = error.stderr.strip().splitlines() or [f"exit status {error.returncode}"]
         print(f"SGLang {SGLANG} cannot be installed here, so kvstead is measured alone: {lines[-1]}")

@@ -24,6 +24,22 @@ class Row:
         return value >= self.aim if self.least else value <= self.aim
 
 
+@dataclass(frozen=True, slots=True)
+class ArenaRow:
+    """One operation of the allocators of an arena, in lazy and eager mode. `absent` is why the peer has no figure."""
+
+    kind: str
+    operation: str
+    label: str
+    unit: str = "us"
+    scale: float = 1.0
+    absent: str = ""
+
+    def figure(self, mode: str) -> str:
+        """The name of its figure in that mode."""
+        return f"unified {self.kind} {self.operation} {mode}"
+
+
 def _token_rows() -> list[Row]:
     frees = [
         Row(f"token free {how} {pool}", f"token: free 2,048 slots, {how}, pool of {pool}", aim=aim)
@@ -66,6 +82,25 @@ def _tree_rows() -> list[Row]:
     ]
 
 
+def _arena_rows(kind: str, named: str, taken: str) -> list[ArenaRow]:
+    return [
+        ArenaRow(kind, operation, f"{named}: {what}", absent=absent)
+        for operation, what, absent in (
+            ("free page 1 1M", "free a request of 2,048, page 1, 1M", ""),
+            ("free page 1 4M", "the same, 4M", ""),
+            ("free_segment page 1", "free_segment, page 1, 1M", ""),
+            ("alloc page 1", "alloc a request of 2,048, page 1", ""),
+            ("decode page 1", "decode 32 rows, page 1", ""),
+            ("free page 64 1M", "free a request of 2,048, page 64, 1M", ""),
+            ("free page 64 4M", "the same, 4M", ""),
+            ("free_segment page 64", "free_segment, page 64, 1M", ""),
+            ("alloc page 64", "alloc a request of 2,048, page 64", ""),
+            ("decode page 64", "decode 32 rows, page 64", "GPU only"),
+            ("take", f"alloc {taken} in a full arena, pages move", ""),
+        )
+    ] + [ArenaRow(kind, "moved", f"{named}: bytes that it moves", "KiB", 2.0**-10)]
+
+
 def _replay_rows(figure: str, label: str, least: int, note: str = "") -> list[Row]:
     return [
         Row(f"{figure} requests a second", f"{label}: requests a second", "1/s", least, least=True, note=note),
@@ -88,4 +123,10 @@ ROWS = [
     *_tree_rows(),
     *_replay_rows("replay", "replay", 1000, note="Dynamo: 1,800-5,500"),
     *_replay_rows("replay windows", "replay of gemma-3-27b", 500),
+]
+
+ARENA_ROWS = [
+    *_arena_rows("windows", "full + windows", "a request"),
+    *_arena_rows("states", "full + states", "32 states"),
+    *_arena_rows("windows and states", "all three", "a request"),
 ]

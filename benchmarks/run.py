@@ -20,7 +20,7 @@ HERE = Path(__file__).resolve().parent
 ROUNDS = 3
 # glibc keeps what is freed. Else each copy of a long free list, which only the peer makes, is mostly page faults.
 KEEP_FREED = {"MALLOC_MMAP_MAX_": "0", "MALLOC_TRIM_THRESHOLD_": str(1 << 34)}
-BOTH = ("allocators", "windows", "pools", "tree", "window_tree")
+BOTH = ("allocators", "windows", "unified", "pools", "tree", "window_tree")
 OURS = ("pages", "import", "replay")
 
 
@@ -59,7 +59,7 @@ def main() -> None:
 def measure(python: Path, library: str, part: str) -> dict[str, dict]:
     """One part on one side, in an interpreter of its own."""
     command = [str(python), str(HERE / "side.py"), library, part]
-    settings = KEEP_FREED if part in {"allocators", "windows"} else {}
+    settings = KEEP_FREED if part in {"allocators", "windows", "unified"} else {}
     done = subprocess.run(command, stdout=subprocess.PIPE, check=True, text=True, env=os.environ | settings)
     return json.loads(done.stdout.splitlines()[-1])
 

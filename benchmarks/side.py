@@ -1,10 +1,11 @@
 """Runs one part of the scenarios on one side and prints what it measured as one JSON object.
 
-python benchmarks/side.py kvstead|sglang allocators|windows|pools|tree|window_tree|pages|import|replay
+python benchmarks/side.py kvstead|sglang allocators|windows|unified|pools|tree|window_tree|pages|import|replay
 """
 
 from __future__ import annotations
 
+import gc
 import json
 import platform
 import sys
@@ -19,6 +20,7 @@ from allocators import allocator_figures
 from pools import PAGES, import_seconds, page_figures, pool_figures
 from replay import replay_figures
 from tree import tree_figures, window_tree_figures
+from unified import unified_figures
 from windows import window_figures
 
 Figures = Iterator[tuple[str, float]]
@@ -33,6 +35,7 @@ def kvstead_parts() -> dict[str, Callable[[], Figures]]:
     return {
         "allocators": lambda: allocator_figures(side),
         "windows": lambda: window_figures(side),
+        "unified": lambda: unified_figures(side),
         "pools": lambda: pool_figures(side),
         "tree": lambda: tree_figures(side),
         "window_tree": lambda: window_tree_figures(side),
@@ -49,6 +52,7 @@ def sglang_parts() -> dict[str, Callable[[], Figures]]:
     return {
         "allocators": lambda: allocator_figures(side),
         "windows": lambda: window_figures(side),
+        "unified": lambda: unified_figures(side),
         "pools": lambda: pool_figures(side),
         "tree": lambda: tree_figures(side),
         "window_tree": lambda: window_tree_figures(side),
@@ -66,7 +70,9 @@ def main(library: str, part: str) -> None:
         parts, found = kvstead_parts(), versions("numba")
     else:
         parts, found = sglang_parts(), versions("sglang")
+    gc.freeze()  # what has been imported need not be searched before every scenario
     print(json.dumps({"versions": found, "figures": dict(parts[part]())}))
+    gc.unfreeze()
 
 
 if __name__ == "__main__":

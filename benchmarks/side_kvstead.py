@@ -14,6 +14,7 @@ from kvstead.allocators import PagedAllocator, SWAAllocator, TokenAllocator
 from kvstead.model import Window
 from kvstead.pages import FreeList
 from kvstead.prefix import Match, PrefixTree
+from side_kvstead_unified import KVSteadUnifiedPool
 from side_kvstead_windows import KVSteadBatch
 from sides import Call
 
@@ -124,3 +125,7 @@ class KVSteadSide:
     def batch(self, lengths: Sequence[int], span: int, page_size: int) -> KVSteadBatch:
         """Requests that decode."""
         return KVSteadBatch(lengths, span, page_size)
+
+    def unified_pool(self, kind: str, num_tokens: int, page_size: int, *, eager: bool) -> KVSteadUnifiedPool:
+        """Pools of one arena."""
+        return KVSteadUnifiedPool(kind, num_tokens, page_size, eager=eager)

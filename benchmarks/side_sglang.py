@@ -199,3 +199,9 @@ class SGLangSide:
         from side_sglang_windows import SGLangBatch  # noqa: PLC0415
 
         return SGLangBatch(lengths, span, page_size)
+
+    def unified_pool(self, kind: str, num_tokens: int, page_size: int, *, eager: bool) -> Any:
+        """Pools of one arena."""
+        from side_sglang_unified import SGLangUnifiedPool  # noqa: PLC0415 - as above
+
+        return SGLangUnifiedPool(kind, num_tokens, page_size, eager=eager)

@@ -14,6 +14,10 @@ import torch
 
 Call = Callable[[], Any]
 WIDTH = 4096  # tokens that a row of a batch may grow to
+KINDS = ("windows", "states", "windows and states")  # what shares an arena with the full side
+TOKEN_BYTES = 32  # of a token on each side of an arena: tiny, so that books are measured and not memory
+STATE_BYTES = 2048
+ARENA_STATES = 64  # states for which an arena has bytes beside its tokens
 
 
 class Pool(Protocol):
@@ -144,3 +148,55 @@ class WindowTreeSide(Protocol):
 
     def window_tree(self, size: int, page_size: int, span: int) -> WindowTree:
         """An empty least-recently-used tree, both sides of its pool of `size` slots, windows of `span` tokens."""
+
+
+class UnifiedPool(Protocol):
+    """An allocator whose pools share an arena."""
+
+    has_states: bool
+
+    def alloc(self, num_tokens: int, /) -> torch.Tensor | None:
+        """Whole pages of slots, each page with its window page where there are windows."""
+
+    def free(self, slots: torch.Tensor, /) -> None:
+        """Slots with all that they have."""
+
+    def free_segment(self, slots: torch.Tensor, /, *, start_pos: int) -> None:
+        """A stretch of a row with all that it has."""
+
+    def drop_windows(self, slots: torch.Tensor, /) -> None:
+        """The window side of slots alone."""
+
+    def alloc_states(self, num_states: int, /) -> torch.Tensor | None:
+        """Slots for states."""
+
+    def free_states(self, slots: torch.Tensor, /) -> None:
+        """Slots of states."""
+
+    def decode_call(self, seq: torch.Tensor, last: torch.Tensor) -> Call | None:
+        """Grow rows by one token to `seq`; None if the library cannot do that without a GPU."""
+
+    def available_size(self) -> int:
+        """Tokens that can be allocated."""
+
+    def clear(self) -> None:
+        """All is free."""
+
+    def bytes_moved(self) -> int:
+        """Bytes copied so far because pages moved."""
+
+
+class UnifiedSide(Protocol):
+    """Makes arenas."""
+
+    def unified_pool(self, kind: str, num_tokens: int, page_size: int, *, eager: bool) -> UnifiedPool:
+        """Pools of a kind in `KINDS`, with bytes for that many tokens on every side and for `ARENA_STATES` states.
+
+        eager: the ends close their holes at every free.
+        """
+
+
+def arena_bytes(kind: str, num_tokens: int) -> int:
+    """Bytes of the arena that both sides make."""
+    num_sides = 2 if "windows" in kind else 1
+    return num_tokens * num_sides * TOKEN_BYTES + (ARENA_STATES * STATE_BYTES if "states" in kind else 0)

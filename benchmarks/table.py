@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from datetime import date
 
 import machine
-from rows import ROWS, Row
+from rows import ARENA_ROWS, ROWS, ArenaRow, Row
 
 Figures = Mapping[str, float]
 
@@ -28,6 +28,22 @@ expands to whole pages first, and by segments, as its scheduler does. 1M is 2**2
 from an earlier run on such a machine; they are not part of this one.
 """.strip()
 
+_ARENAS = """
+SGLang's `UnifiedSWATokenToKVPoolAllocator`, `UnifiedMambaTokenToKVPoolAllocator` and
+`UnifiedMambaSWATokenToKVPoolAllocator`, as its own factories make them, beside `UnifiedSWAAllocator`,
+`UnifiedMambaAllocator` and `UnifiedMambaSWAAllocator`, on an arena of as many real bytes of the host: 32 a token and
+side, 2,048 a state, so that books are measured and not memory. Both zero the token pages that they hand out. 1M and 4M
+are the tokens that the arena has bytes for; where nothing is said, 1M. A request has its windows where there are
+windows and a state where there are states. Eight run at a time; the oldest ends and another one begins. Most of the
+arena is free, so SGLang's cost, which follows the length of its list of free ids, is at its highest. Lazy pools keep
+holes until somebody needs their bytes; eager ones close them at every free, except, on both sides, those of windows
+that lie between states and tokens. A decode step at page 64 begins one page in every other step; SGLang's is a Triton
+kernel with nothing in its place on a CPU, so there is no figure for it. At page 1 it is its `alloc`. In the last two
+rows of each kind the arena is full, and then every other page of the side that has to give way (windows, or tokens for
+states) is freed. kvstead clears the bytes that are asked for. SGLang closes every hole of a side at an end; of windows
+between the ends it moves as many pages as shall come free, whatever holes there are among them.
+""".strip()
+
 
 def render(ours: Figures, theirs: Figures, versions: Mapping[str, str], rounds: int, load: float) -> str:
     """A heading, what it ran on, the table, and how it was measured."""
@@ -37,7 +53,31 @@ def render(ours: Figures, theirs: Figures, versions: Mapping[str, str], rounds: 
     head = ["operation", "kvstead", *(["SGLang", "ratio"] if theirs else []), "aim", "met", ""]
     lines += [_line(head), _line(["---"] + ["---:"] * (len(head) - 2) + ["---"])]
     lines += [_line(_cells(row, ours, theirs)) for row in ROWS if row.figure in ours]
-    return "\n".join([*lines, "", _METHOD.format(rounds=rounds), ""])
+    return "\n".join([*lines, "", _METHOD.format(rounds=rounds), "", *_arena_lines(ours, theirs)])
+
+
+def _arena_lines(ours: Figures, theirs: Figures) -> list[str]:
+    """The table of the allocators of arenas, lazy and eager side by side."""
+    head = ["operation"]
+    for mode in ("", ", eager"):
+        head += [f"kvstead{mode}", *([f"SGLang{mode}", "ratio"] if theirs else [])]
+    lines = ["## Pools that share an arena", "", _line(head), _line(["---"] + ["---:"] * (len(head) - 1))]
+    lines += [_line(_arena_cells(row, ours, theirs)) for row in ARENA_ROWS if row.figure("lazy") in ours]
+    return [*lines, "", _ARENAS, ""]
+
+
+def _arena_cells(row: ArenaRow, ours: Figures, theirs: Figures) -> list[str]:
+    cells = [row.label]
+    for figure in (row.figure("lazy"), row.figure("eager")):
+        if figure not in ours:
+            cells += [""] * (3 if theirs else 1)
+            continue
+        cells.append(_quantity(ours[figure] * row.scale, row.unit))
+        if figure in theirs:
+            cells += [_quantity(theirs[figure] * row.scale, row.unit), f"{theirs[figure] / ours[figure]:.1f}x"]
+        elif theirs:
+            cells += [row.absent, ""]
+    return cells
 
 
 def _cells(row: Row, ours: Figures, theirs: Figures) -> list[str]:
