@@ -43,7 +43,7 @@ def stamped_pages(real):
     found = {}
     for name, (pool, page_size, physical) in sides.items():
         live = (pool.table.state == 1).nonzero()[0]
-        pages = real.chain.arena.pages(real.chain.pools[name].spec)
+        pages = real.chain.arena.pages(real.chain.pools[pool.pool].spec)
         places = physical(live * page_size).tolist()
         assert all(place > 0 and place % page_size == 0 for place in places)
         found |= {(name, v): pages[place // page_size] for v, place in zip(live.tolist(), places, strict=True)}
