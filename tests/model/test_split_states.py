@@ -4,7 +4,7 @@ from fractions import Fraction
 from itertools import count, takewhile
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from kvstead.errors import InvalidSize, LayoutError
@@ -172,7 +172,6 @@ def test_given_states_are_obeyed_and_the_rest_is_pages(split, num_states):
     assert (found.num_slots, found.num_states) == (pages * page_size, num_states)
 
 
-@settings(deadline=None)
 @given(st.sampled_from(STATEFUL), st.integers(1, 20_000), st.sampled_from(PAGE_SIZES), st.data())
 def test_slots_and_their_states_split_alike(layout, pages, page_size, data):
     """The bytes that slots and their states take are split into just these, with the same words."""
