@@ -8,7 +8,6 @@ Each tensor of each layer is a view [slots, *shape] of these bytes, so a state i
 
 from __future__ import annotations
 
-import numpy as np
 import torch
 
 from kvstead.errors import ForeignPage, InvalidSize, LayoutError
@@ -68,7 +67,7 @@ class ArenaStatePool:
         src, dst = self._in_range(source), self._in_range(target)
         if src.size != dst.size:
             raise InvalidSize(f"{src.size} states are to be copied to {dst.size} slots. Name as many of each.")
-        if np.unique(dst).size < dst.size or np.isin(dst, src).any():
+        if len(set(dst.tolist()) - set(src.tolist())) < dst.size:
             raise InvalidSize(
                 f"states {src.tolist()} cannot be copied to {dst.tolist()} in one batch. Name every target once, and "
                 "none that is a source."

@@ -1,0 +1,16 @@
+"""The page about pools shows what is so."""
+
+import doctest
+
+from kvstead import allocators, model, pools
+from paths import ROOT
+
+
+def test_the_example_prints_what_the_page_shows():
+    """Every line of the session in `docs/pools.md` gives what stands below it."""
+    text = (ROOT / "docs" / "pools.md").read_text().replace("```", "")
+    names = {name: getattr(package, name) for package in (allocators, model, pools) for name in package.__all__}
+    session = doctest.DocTestParser().get_doctest(text, names, "pools.md", "docs/pools.md", 0)
+    results = doctest.DocTestRunner().run(session)
+    assert results.failed == 0
+    assert results.attempted >= 9
