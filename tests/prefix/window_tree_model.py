@@ -234,15 +234,23 @@ class WindowTreeModel:
         """What goes, leaves first, then windows alone; the records follow."""
         freed, num_nodes, freed_windows = 0, 0, 0
         while freed < num_tokens and (leaves := self.leaves()):
-            victim = min(leaves, key=lambda node: self.pages[node[-1]].full.rank(self.policy))
+            victim = min(leaves, key=self.leaf_rank)
             freed += len(victim) * self.page_size
             freed_windows += sum(self.page_size for key in victim if self.pages[key].is_live)
             num_nodes += 1
-            self.ends.remove(victim[-1])
-            for key in victim:
-                del self.pages[key]
+            self.drop(victim)
         tombstoned = self.evict_windows(num_window_tokens - freed_windows)
         return Evicted(freed, num_nodes, freed_windows + tombstoned, tombstoned)
+
+    def drop(self, node):
+        """A node leaves."""
+        self.ends.remove(node[-1])
+        for key in node:
+            del self.pages[key]
+
+    def leaf_rank(self, node):
+        """Lower goes first."""
+        return self.pages[node[-1]].full.rank(self.policy)
 
     def leaves(self):
         """The nodes that nothing continues and nobody locks."""
@@ -252,22 +260,31 @@ class WindowTreeModel:
     def evict_windows(self, wanted):
         """Windows go in the policy's order, root side first; of a long node no more than is wanted, or a piece."""
         freed, victims = 0, []
-        waiting = [n for n in self.nodes() if self.pages[n[-1]].is_live and not self.num_window_locks(n[-1])]
-        waiting.sort(key=self.window_rank)
+        waiting = sorted(self.waiting_windows(), key=self.window_rank)
         while freed < wanted and waiting:
-            node = waiting.pop(0)
-            num_pages = -(-max(wanted - freed, PIECE * self.span) // self.page_size)
-            victim = node[:num_pages]
-            self.ends.add(victim[-1])
-            for key in victim:
-                self.pages[key].is_live = self.pages[key].was_needed = False
-            freed += len(victim) * self.page_size
-            victims.append(victim[-1])
-        for end in victims:
-            if end in self.ends:
-                self.join(self.above(end))
-                self.join(end)
+            victims.append(self.bury(waiting.pop(0), wanted - freed))
+            freed += len(victims[-1]) * self.page_size
+        for node in victims:
+            self.join_tombstones(node)
         return freed
+
+    def waiting_windows(self):
+        """The live nodes whose windows no lock needs."""
+        return [n for n in self.nodes() if self.pages[n[-1]].is_live and not self.num_window_locks(n[-1])]
+
+    def bury(self, node, wanted):
+        """The windows of a node, or of its head, die; returns what did."""
+        victim = node[: -(-max(wanted, PIECE * self.span) // self.page_size)]
+        self.ends.add(victim[-1])
+        for key in victim:
+            self.pages[key].is_live = self.pages[key].was_needed = False
+        return victim
+
+    def join_tombstones(self, node):
+        """A node that died becomes one with the dead on either side."""
+        if node[-1] in self.ends:
+            self.join(self.above(node[-1]))
+            self.join(node[-1])
 
     def window_rank(self, node):
         """Lower goes first."""

@@ -53,9 +53,9 @@ class Eviction:
             )
         self._require_no_group()
         gone = self._evict_nodes(num_tokens)
-        if self._window is not None:
+        if self._window is not None and num_window_tokens > gone.num_window_tokens:
             gone += _tombstoned(self._window.evict(num_window_tokens - gone.num_window_tokens))
-        if self._states is not None:
+        if self._states is not None and num_states > gone.num_states:
             gone += self._evict_states(self._states, num_states - gone.num_states)
         return gone
 
@@ -97,16 +97,17 @@ class Eviction:
     def _evict_nodes(self, num_tokens: int) -> Evicted:
         """Leaves, and parents whose last child has gone."""
         victims = self._full.choose(num_tokens)
-        if not victims:
-            return _NOTHING
-        num_window = sum(node.tokens.size for node in victims if node.window.is_live)
-        num_states = sum(node.state is not None for node in victims)
+        num_gone = num_window = num_states = 0
+        for node in victims:
+            num_gone += node.tokens.size
+            num_window += node.tokens.size if node.window.is_live else 0
+            num_states += node.state is not None
         try:
             self._remove(victims)
         except KVSteadError:
             self._full.put_back(victims)
             raise
-        return Evicted(sum(node.tokens.size for node in victims), len(victims), num_window, 0, num_states)
+        return Evicted(num_gone, len(victims), num_window, 0, num_states)
 
     def _evict_states(self, states: StateComponent, num_states: int) -> Evicted:
         """States alone. A leaf without its own waits in front of others; another node may not be needed any more."""
@@ -115,9 +116,6 @@ class Eviction:
             self._full.use(node, 0)
             self._join(node)
         return Evicted(0, 0, num_states=len(losers), num_states_alone=len(losers))
-
-
-_NOTHING = Evicted(0, 0)
 
 
 def _tombstoned(num_tokens: int) -> Evicted:

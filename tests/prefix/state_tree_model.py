@@ -1,0 +1,134 @@
+"""The slow, obviously right prefix cache with states, and a window or none: brute force for every question."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from math import inf
+
+from window_tree_model import Usage, WindowTreeModel, first_needed
+
+from kvstead.prefix import Evicted
+
+FULL, STATE, WINDOW = range(3)
+
+
+@dataclass
+class State:
+    """A state at the end of a key."""
+
+    slot: int
+    usage: Usage
+    holds: int = 0
+    is_superseded: bool = False
+
+
+@dataclass
+class StateTreeModel(WindowTreeModel):
+    """As the model with a window, and the states by the key that they stand for.
+
+    span: infinite without a window; then no page ever has one.
+    """
+
+    states: dict[tuple, State] = field(default_factory=dict)
+
+    def needed_from(self, length):
+        """The first position that a sequence of `length` tokens needs the window side of."""
+        return length if self.span == inf else first_needed(length, self.span, is_chunked=self.is_chunked)
+
+    def restorable(self, chain):
+        """The longest length that ends at a state and that every needed position is live for."""
+        live = [self.pages[key].is_live for key in chain for _ in range(self.page_size)]
+        lengths = [(i + 1) * self.page_size for i, key in enumerate(chain) if key in self.states]
+        return max((n for n in lengths if all(live[self.needed_from(n) : n])), default=0)
+
+    def match(self, namespace, tokens):
+        """(usable, cached) tokens; the one state that it ends at is used."""
+        length, num_found = super().match(namespace, tokens)
+        if length:
+            key = self.prefixes(namespace, tokens)[length // self.page_size - 1]
+            self.states[key].usage.use(self.clock, 1, self.pages[key].full.priority)
+        return length, num_found
+
+    def put_state(self, key, slot):
+        """Whether there was none; else that is used."""
+        self.clock += 1
+        priority = self.pages[key].full.priority
+        if key in self.states:
+            self.states[key].usage.use(self.clock, 1, priority)
+            return False
+        self.states[key] = State(slot, Usage(self.clock, self.clock, priority))
+        return True
+
+    def is_locked(self, key):
+        """Whether a locked prefix goes through `key`, or one with a held state."""
+        held = [end for end, state in self.states.items() if state.holds]
+        return super().is_locked(key) or any(end[: len(key)] == key for end in held)
+
+    def join(self, key):
+        """Not where a state is."""
+        if key not in self.states:
+            super().join(key)
+
+    def drop(self, node):
+        """A node leaves with its state."""
+        super().drop(node)
+        self.states.pop(node[-1], None)
+
+    def leaf_rank(self, node):
+        """Who has no state goes first."""
+        return (node[-1] in self.states, *super().leaf_rank(node))
+
+    def state_rank(self, key):
+        """Lower goes first."""
+        state = self.states[key]
+        return (state.usage.hits > 0 or not state.is_superseded, *state.usage.rank(self.policy))
+
+    def free_states(self):
+        """The keys of states that nobody holds."""
+        return [key for key, state in self.states.items() if not state.holds]
+
+    def evict(self, num_tokens, num_window_tokens, num_states=0):
+        """What goes: leaves, then windows alone, then states alone."""
+        before = len(self.states)
+        gone = super().evict(num_tokens, num_window_tokens if self.span < inf else 0)
+        with_nodes = before - len(self.states)
+        alone = sorted(self.free_states(), key=self.state_rank)[: max(0, num_states - with_nodes)]
+        self.take_states(alone)
+        return gone + Evicted(0, 0, num_states=with_nodes + len(alone), num_states_alone=len(alone))
+
+    def take_states(self, keys):
+        """States go alone; what they kept apart becomes one."""
+        for key in keys:
+            del self.states[key]
+        for key in keys:
+            self.join(key)
+
+    def evict_bytes(self, num_bytes, token_bytes, window_token_bytes, state_bytes):
+        """Victim after victim, each the lowest of all that could go, until there are bytes enough."""
+        gone, freed = Evicted(0, 0), 0
+        while freed < num_bytes and (victims := self.victims(window_token_bytes, state_bytes)):
+            _, side, what = min(victims, key=lambda victim: victim[:2])
+            if side == FULL:
+                one = self.evict(1, 0)
+                assert one.num_nodes == 1
+            elif side == STATE:
+                self.take_states([what])
+                one = Evicted(0, 0, num_states=1, num_states_alone=1)
+            else:
+                died = self.bury(what, -(-(num_bytes - freed) // window_token_bytes))
+                self.join_tombstones(died)
+                one = Evicted(0, 0, len(died) * self.page_size, len(died) * self.page_size)
+            gone += one
+            freed = gone.num_tokens * token_bytes
+            freed += gone.num_window_tokens * window_token_bytes + gone.num_states * state_bytes
+        return gone
+
+    def victims(self, window_token_bytes, state_bytes):
+        """All that could go next: (rank, side, what), ranks of a node's end last."""
+        found = [((*self.leaf_rank(node), 0), FULL, node) for node in self.leaves()]
+        if state_bytes:
+            found += [((*self.state_rank(key), 0), STATE, key) for key in self.free_states()]
+        if window_token_bytes and self.span < inf:
+            # The rank of a window ends with the length of its node's key, which is more than 0.
+            found += [(self.window_rank(node), WINDOW, node) for node in self.waiting_windows()]
+        return found
