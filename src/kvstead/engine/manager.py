@@ -30,7 +30,7 @@ from kvstead.engine.request import token_ids
 from kvstead.engine.room import ONLY_AN_END_HELPS, WINDOW_PAGE, Demand
 from kvstead.engine.row_tokens import RowTokens
 from kvstead.engine.states import RowStates
-from kvstead.engine.stats import MemoryStats, memory_stats
+from kvstead.engine.view import MemoryView
 from kvstead.engine.windows import RowWindows
 from kvstead.errors import InvalidSize, RowOverflow
 from kvstead.kernels.arrays import Integers, to_device, to_host
@@ -38,12 +38,12 @@ from kvstead.kernels.jit import IntArray
 from kvstead.model import ModelLayout
 from kvstead.pages.page_table import require_tag
 from kvstead.pools import RequestTable
-from kvstead.prefix import Evicted, Namespace, Node, PrefixTree
+from kvstead.prefix import Namespace, Node
 
 _NO_NAMESPACE = Namespace()
 
 
-class KVCacheManager:
+class KVCacheManager(MemoryView):
     """Slots, rows and cached prefixes for one model layout in a fixed number of bytes.
 
     layout: what the model caches. num_bytes: the memory, padding included; or num_slots: usable slots, of the window
@@ -91,31 +91,15 @@ class KVCacheManager:
         asked = MemoryRequest(
             pool_layout, page_size, num_bytes, num_slots, num_window_slots, num_states, window_ratio, expected_length
         )
-        self.plan = plan_memory(layout, asked, max_requests, max_length)
+        plan = plan_memory(layout, asked, max_requests, max_length)
         options = ArenaOptions(eager=eager, fence=fence, may_move=may_move, storage=storage)
-        self.memory = Memory(layout, self.plan, options, device)
-        self.layout, self.window, self.split = layout, self.plan.window, self.plan.split
-        self.page_size, self.total_bytes = self.plan.page_size, self.plan.total_bytes
-        self.token_bytes, self.window_token_bytes = self.plan.token_bytes, self.plan.window_token_bytes
-        self.state_bytes = self.plan.state_bytes
-        self.allocator, self.chain = self.memory.allocator, self.memory.chain
-        self.num_slots = self.allocator.size
-        self.num_window_slots = self.allocator.swa_size if isinstance(self.allocator, SWAAllocator) else 0
-        self.num_states = self.allocator.states.size if self.allocator.states else 0
-        self.pool, self.window_pool = self.memory.pool, self.memory.window_pool
-        self.state_pool = self.memory.state_pool
-        self.tree = PrefixTree(self.allocator, policy=policy, window=self.window, states=self.allocator.states)
-        self.table = RequestTable(max_requests, max_length)
+        super().__init__(layout, Memory(layout, plan, options, device), RequestTable(max_requests, max_length), policy)
         self.prefix_cache = prefix_cache
-        self.first_shortage: float | None = None
-        self.room = self.memory.room(self.tree, self._notice_shortage)
         self._tokens = RowTokens(self.table)
         self.num_tokens, self.computed = self._tokens.known, self._tokens.computed
         self.protected: IntArray = np.zeros(max_requests + 1, dtype=np.int64)
-        self._windows: RowWindows | None = None
         if isinstance(self.allocator, SWAAllocator):
-            self._windows = RowWindows(self, self.allocator)
-        self.row_states: RowStates | None = None
+            self.row_windows = RowWindows(self, self.allocator)
         if self.allocator.states is not None:
             interval = -(-max(1, state_interval) // self.page_size) * self.page_size
             self.row_states = RowStates(self, self.allocator.states, interval)
@@ -135,8 +119,8 @@ class KVCacheManager:
             return Peek(0, self.room.evictable())
         match = self.tree.match(token_ids(tokens)[:-1], namespace=namespace)
         with self._locked(match.node):
-            if self._windows is not None:
-                self._windows.reclaim_pieces()
+            if self.row_windows is not None:
+                self.row_windows.reclaim_pieces()
             return Peek(match.num_tokens, self.room.evictable())
 
     def match(self, tokens: Integers, *, namespace: Namespace = _NO_NAMESPACE, owner: int = 0) -> Lease | None:
@@ -177,8 +161,8 @@ class KVCacheManager:
         self.tree.lock(node)
         self._node[row] = node
         self.protected[row] = self.computed[row] = cached
-        if self._windows:
-            self._windows.open(row)
+        if self.row_windows:
+            self.row_windows.open(row)
         if self.row_states and state is not None:
             self.row_states.open(row, state, cached, found)
         return Lease(row, cached, found - cached)
@@ -281,8 +265,8 @@ class KVCacheManager:
         self._unlock(row)
         self._node[row] = inserted.node
         self.protected[row] = end
-        if self._windows:
-            self._windows.open(row)
+        if self.row_windows:
+            self.row_windows.open(row)
         if inserted.num_shared > start:
             self.allocator.free_segment(own[start : inserted.num_shared], start_pos=start)
             shared = self.tree.slots(inserted.node)[start : inserted.num_shared]
@@ -335,9 +319,9 @@ class KVCacheManager:
 
         Running rows let go what they need no more, as they do before an allocation fails.
         """
-        if self._windows is None:
+        if self.row_windows is None:
             return 0
-        self._windows.reclaim()
+        self.row_windows.reclaim()
         return self.room.most(WINDOW_PAGE)
 
     def growth(self, row: int, num_tokens: int) -> int:
@@ -351,78 +335,16 @@ class KVCacheManager:
         have = int(self.table.lengths[row])
         in_last_page = -have % self.page_size
         wanted = self.pages(have + num_tokens) - self.pages(have)
-        page = Demand(1, 1 if self._windows else 0)
+        page = Demand(1, 1 if self.row_windows else 0)
         pages = self._most(page, wanted)
         if pages < wanted and self._let_go(page.times(wanted)):
             pages = self._most(page, wanted)
         return min(num_tokens, in_last_page + pages * self.page_size)
 
-    def physical_slots(self, slots: Integers) -> torch.Tensor:
-        """Where the entries of slots lie now: rows of `pool`, int64 of the same shape.
-
-        The slots themselves, but in an arena; good until pages are taken, which may move others.
-        """
-        return self.memory.slots(slots)
-
-    def window_slots(self, slots: Integers) -> torch.Tensor:
-        """Where the window side of full slots lies now: int64 of the same shape, 0 (padding) where there is none.
-
-        -1 stays -1 but in an arena, where it is 0. Good until pages are taken, which may move others. Raises
-        `InvalidSize` where no layer has a window.
-        """
-        if self._windows is None:
-            raise InvalidSize(f"{self.layout.name} has no window slots. Only models with windows or chunks do.")
-        return self.memory.window_slots(slots)
-
-    def state_slots(self, rows: Integers) -> torch.Tensor:
-        """Where the recurrent states of rows lie now: rows of `state_pool`, int64[rows] on the device.
-
-        Good until pages are taken. Raises `InvalidSize` where no layer has a state, `StaleRow`.
-        """
-        if self.row_states is None:
-            raise InvalidSize(f"{self.layout.name} keeps no recurrent states. Only models with such layers do.")
-        which = to_host(rows)
-        for row in which.tolist():
-            self.table.require_live(row)
-        return self.row_states.allocator.physical_slots(self.row_states.slot[which])
-
-    @property
-    def evicted(self) -> Evicted:
-        """All that was evicted so far."""
-        return self.tree.evicted
-
     @property
     def window_start(self) -> IntArray:
         """By row, the first position whose window slot is still held; of no meaning where no layer has a window."""
-        return self._windows.start if self._windows else self.protected
-
-    def pages(self, num_tokens: int) -> int:
-        """Pages that `num_tokens` tokens of one row take."""
-        return -(-num_tokens // self.page_size)
-
-    def live_tokens(self) -> int:
-        """Slots that running requests hold, shared prefixes included, in whole pages. O(1)."""
-        return self.allocator.live_size() - self.tree.evictable_tokens
-
-    def window_live_tokens(self) -> int:
-        """Window slots that running requests hold, in whole pages. O(1)."""
-        if self._windows is None:
-            return 0
-        return self._windows.allocator.swa_live_size() - self.tree.window_evictable_tokens
-
-    def live_states(self) -> int:
-        """States that running requests hold, copies that are not cached yet included. O(1)."""
-        states = self.allocator.states
-        return 0 if states is None else states.live_size() - self.tree.evictable_states
-
-    @property
-    def num_state_copies(self) -> int:
-        """States copied so far."""
-        return self.row_states.num_copies if self.row_states else 0
-
-    def stats(self) -> MemoryStats:
-        """Bytes by state and side, adding up to `total_bytes`. O(1)."""
-        return memory_stats(self)
+        return self.row_windows.start if self.row_windows else self.protected
 
     def audit(self) -> None:
         """Check all books against each other: every live page belongs to one row or one node. Raises `AuditError`.
@@ -452,17 +374,17 @@ class KVCacheManager:
 
     def _grow(self, num_pages: int, rows: IntArray) -> bool:
         """Let the rows go on to where they are, and make room for their new pages."""
-        if self._windows is None:
+        if self.row_windows is None:
             return self.make_room(Demand(num_pages))
-        self._windows.slide(rows)
+        self.row_windows.slide(rows)
         return self.make_room(Demand(num_pages, num_pages))
 
     def _let_go(self, demand: Demand) -> bool:
         """Have rows give up what they do not need, if that may help; whether it may have."""
         has_dropped = self.row_states is not None and self.row_states.drop_kept()
-        if self._windows is None or self.room.lack(demand) >= ONLY_AN_END_HELPS:
+        if self.row_windows is None or self.room.lack(demand) >= ONLY_AN_END_HELPS:
             return has_dropped
-        self._windows.reclaim()
+        self.row_windows.reclaim()
         return True
 
     def _most(self, page: Demand, wanted: int) -> int:
@@ -482,15 +404,9 @@ class KVCacheManager:
                 self.tree.let_state_go(node)
             self.tree.unlock(node)
 
-    def _notice_shortage(self) -> None:
-        """Remember how full the memory was when it was short for the first time."""
-        if self.first_shortage is None:
-            stats = self.stats()
-            self.first_shortage = (stats.live + stats.cached) / stats.total_bytes
-
     def _unlock(self, row: int) -> None:
         """Give back the row's lock, as far as its window has not done so already."""
-        self.tree.unlock(self._node[row], window_from=int(self._windows.start[row]) if self._windows else None)
+        self.tree.unlock(self._node[row], window_from=int(self.row_windows.start[row]) if self.row_windows else None)
 
     def _new_pages(self, row: int, length: int) -> int:
         """Pages that a row takes to grow to `length` slots."""

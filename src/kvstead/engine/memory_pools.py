@@ -33,6 +33,7 @@ class Memory:
         self.plan = plan
         self.allocator = build_allocator(layout, plan, options, device)
         self.chain: Chain | None = getattr(self.allocator, "chain", None)
+        self._fence = options.fence
         self.pool: KVPool | ArenaKVPool | None = None
         self.window_pool: KVPool | ArenaKVPool | None = None
         self.state_pool: StatePool | ArenaStatePool | None = None
@@ -80,6 +81,8 @@ class Memory:
     def _order(self) -> None:
         if self.chain is not None:
             self.chain.order()
+        elif self._fence is not None:
+            self._fence()
 
     def _view(self, layout: ModelLayout, chain: PoolChain) -> None:
         specs = {name: pool.spec for name, pool in chain.pools.items()}

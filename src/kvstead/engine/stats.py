@@ -12,7 +12,7 @@ from kvstead.arena.books import ArenaBytes
 from kvstead.engine.room import FULL, STATE, WINDOW
 
 if TYPE_CHECKING:
-    from kvstead.engine.manager import KVCacheManager
+    from kvstead.engine.view import MemoryView
 
 FULL_SIDE, WINDOW_SIDE, STATE_SIDE = FULL, WINDOW, STATE
 STATES = ("live", "cached", "parked", "free", "padding")
@@ -77,33 +77,33 @@ class MemoryStats(SideStats):
     by_side: Mapping[str, SideStats]
 
 
-def memory_stats(manager: KVCacheManager) -> MemoryStats:
-    """The bytes of a manager. O(1)."""
-    return _separate(manager) if manager.chain is None else _shared(manager.chain.by_state(), manager)
+def memory_stats(memory: MemoryView) -> MemoryStats:
+    """The bytes of a memory. O(1)."""
+    return _separate(memory) if memory.chain is None else _shared(memory.chain.by_state(), memory)
 
 
-def _separate(manager: KVCacheManager) -> MemoryStats:
-    plan, tree, allocator = manager.plan, manager.tree, manager.allocator
+def _separate(memory: MemoryView) -> MemoryStats:
+    plan, tree, allocator = memory.plan, memory.tree, memory.allocator
     sides = {}
     if plan.token_bytes:
-        live, cached, parked = manager.live_tokens(), tree.evictable_tokens, allocator.parked_size()
-        counts = live, cached, parked, manager.num_slots - live - cached - parked
+        live, cached, parked = memory.live_tokens(), tree.evictable_tokens, allocator.parked_size()
+        counts = live, cached, parked, memory.num_slots - live - cached - parked
         total = plan.total_bytes - plan.window_bytes - plan.states_bytes
         sides[FULL_SIDE] = SideStats.of(total, plan.token_bytes, *counts)
     if isinstance(allocator, SWAAllocator):
-        live, cached, parked = manager.window_live_tokens(), tree.window_evictable_tokens, allocator.swa_parked_size()
-        counts = live, cached, parked, manager.num_window_slots - live - cached - parked
+        live, cached, parked = memory.window_live_tokens(), tree.window_evictable_tokens, allocator.swa_parked_size()
+        counts = live, cached, parked, memory.num_window_slots - live - cached - parked
         sides[WINDOW_SIDE] = SideStats.of(plan.window_bytes, plan.window_token_bytes, *counts)
     if allocator.states is not None:
-        live, cached, parked = manager.live_states(), tree.evictable_states, allocator.states.parked_size()
-        counts = live, cached, parked, manager.num_states - live - cached - parked
+        live, cached, parked = memory.live_states(), tree.evictable_states, allocator.states.parked_size()
+        counts = live, cached, parked, memory.num_states - live - cached - parked
         sides[STATE_SIDE] = SideStats.of(plan.states_bytes, plan.state_bytes, *counts)
     sums = {state: sum(side.by_state[state] for side in sides.values()) for state in STATES}
     return MemoryStats(plan.total_bytes, sums, sides)
 
 
-def _shared(found: ArenaBytes, manager: KVCacheManager) -> MemoryStats:
-    plan, evictable = manager.plan, manager.room.evictable()
+def _shared(found: ArenaBytes, memory: MemoryView) -> MemoryStats:
+    plan, evictable = memory.plan, memory.room.evictable()
     cached = dict(zip((FULL, WINDOW, STATE), map(mul, evictable, plan.own_page_bytes), strict=True))
     sides = {}
     for name, pool in found.pools.items():
