@@ -1,7 +1,7 @@
 """The smallest models that have a cache, for tests that need one of known size."""
 
 from kvstead.engine import KVCacheManager
-from kvstead.model import ModelLayout
+from kvstead.model import BOUNDED, CacheKind, LayerCache, ModelLayout, StatePart, TokenCache
 
 VOCABULARY = 5
 TOKEN_BYTES = 32
@@ -47,3 +47,22 @@ def tiny_manager(num_slots, page_size=1, *, layout=None, **options) -> KVCacheMa
     """A manager of so many slots that keeps books only; those of a model of windows alone are window slots."""
     options = {"max_requests": 16, "max_length": 512, "storage": False, **options}
     return KVCacheManager(layout or tiny_layout(), num_slots=num_slots, page_size=page_size, **options)
+
+
+def tiny_state_layout(span: int = 0, *, chunked: bool = False, state_rows: int = 4) -> ModelLayout:
+    """A layer of whole sequences, one with a window of `span` tokens (or a chunk) if any, and one with a state.
+
+    `LAYER_BYTES` a token and layer; a state has 24 + 16 * `state_rows` bytes, no multiple of a token's.
+    """
+    kinds = [CacheKind.FULL]
+    if span:
+        kinds.append(CacheKind.CHUNK if chunked else CacheKind.WINDOW)
+    size = LAYER_BYTES // 2
+    layers = [
+        LayerCache(at, TokenCache(kind, 1, 4, 4, "bfloat16", size, size, span=span if kind in BOUNDED else None))
+        for at, kind in enumerate(kinds)
+    ]
+    state = StatePart("conv", (3, 4), "bfloat16"), StatePart("recurrent", (state_rows, 4), "float32")
+    layers.append(LayerCache(len(layers), state=state))
+    name = f"tiny states{f' and windows of {span}' if span else ''}"
+    return ModelLayout(name, tuple(layers))
