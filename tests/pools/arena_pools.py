@@ -44,11 +44,11 @@ TOKENS = {
 }
 
 STATES = {
-    "Mamba-2": first_layers("bamba-9b", 2),
-    "bfloat16 alone": first_layers("qwen3-next-80b-a3b", 4, state_dtype="bfloat16"),
-    "bytes and floats": first_layers("qwen3-next-80b-a3b", 2, conv_dtype="float8_e4m3fn"),
-    "three convolutions": first_layers("kimi-linear-48b-a3b", 4),
-    "a convolution alone": first_layers("lfm2-1.2b", 4),
+    "Mamba-2": first_layers("bamba-9b", 2, tensor_parallel=8),
+    "bfloat16 alone": first_layers("qwen3-next-80b-a3b", 4, state_dtype="bfloat16", tensor_parallel=8),
+    "bytes and floats": first_layers("qwen3-next-80b-a3b", 2, conv_dtype="float8_e4m3fn", tensor_parallel=8),
+    "three convolutions": first_layers("kimi-linear-48b-a3b", 4, tensor_parallel=8),
+    "a convolution alone": first_layers("lfm2-1.2b", 4, tensor_parallel=8),
     "mixed by hand": by_hand(
         LayerCache(0, state=(StatePart("conv", (5, 3), "bfloat16"), StatePart("recurrent", (2, 3), "float32"))),
         LayerCache(1),

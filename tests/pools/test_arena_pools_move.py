@@ -157,7 +157,7 @@ def test_entries_are_worked_out_by_hand():
 @pytest.mark.parametrize("zero_on_take", [False, True])
 def test_what_was_written_follows_every_move(page_size, eager, zero_on_take):
     """Keys, values, indexer keys and states are found at the physical slots after takes, releases, moves and copies."""
-    runs = [churn(page_size, seed, 100, eager=eager, zero_on_take=zero_on_take) for seed in range(2)]
+    runs = [churn(page_size, seed, 75, eager=eager, zero_on_take=zero_on_take) for seed in range(2)]
     assert sum(run.chain.num_moves for run in runs) > 20
     assert all(run.num_refused for run in runs)
 
