@@ -154,10 +154,11 @@ def build_allocator(
         return SWAAllocator(*sizes, num_states=num_states, device=device)
     chain = _arena(layout, plan, options, device) if plan.has_arena else _counted(plan)
     if not chain.holds({name: 1 for name, num_bytes in _named(plan.page_bytes).items() if num_bytes}):
-        least = plan.sink_bytes + sum(plan.page_bytes)
+        # In an arena each pool has a grid of its own, which may cost it up to a page.
+        enough = plan.sink_bytes + sum(plan.page_bytes) * (2 if plan.has_arena else 1)
         raise LayoutError(
-            f"{plan.total_bytes:,} bytes hold no page of {plan.page_size} tokens of each kind of {layout.name}. Give "
-            f"{least:,} or more."
+            f"{plan.total_bytes:,} bytes hold no page of {plan.page_size} tokens of each kind of {layout.name}. "
+            f"{enough:,} are enough."
         )
     if plan.window is not None:
         return (UnifiedMambaSWAAllocator if plan.state_bytes else UnifiedSWAAllocator).over(chain)

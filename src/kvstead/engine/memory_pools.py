@@ -22,7 +22,8 @@ class Memory:
     """What a plan stands for.
 
     `pool`, `window_pool` and `state_pool` are None where the model keeps nothing of the kind, or without storage.
-    `chain` is None where every side has bytes of its own.
+    `chain` is None where every side has bytes of its own. may_wait: whether there are times at which pages may not
+    move, so that what there is room for may have to wait for its place.
     """
 
     def __init__(
@@ -33,6 +34,7 @@ class Memory:
         self.plan = plan
         self.allocator = build_allocator(layout, plan, options, device)
         self.chain: Chain | None = getattr(self.allocator, "chain", None)
+        self.may_wait = options.may_move is not None
         self._fence = options.fence
         self.pool: KVPool | ArenaKVPool | None = None
         self.window_pool: KVPool | ArenaKVPool | None = None

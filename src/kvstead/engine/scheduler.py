@@ -129,7 +129,8 @@ class Scheduler:
     def schedule(self) -> Step | None:
         """Plan the next step and allocate its slots; None when there is nothing to do.
 
-        With a step under way, None can also mean: process its results first, some request has to be retracted.
+        With a step under way, None can also mean: process its results first, some request has to be retracted. Where
+        pages may not move at times, it can also mean that a request waits for that.
         """
         if self.manager.state_bytes:
             self.manager.checkpoint(np.array(list(self._active), dtype=np.int64))
@@ -138,7 +139,7 @@ class Scheduler:
             if slots is None:
                 return None
             chunks = self._plan_chunks(self.chunk_tokens - rows.size)
-            if rows.size or chunks or not self._active or self._is_under_way():
+            if rows.size or chunks or not self._active or self._must_wait():
                 break
             self._retract_newest()  # prompts block each other half-way; the oldest alone always fits
         if not rows.size and not chunks:
@@ -178,7 +179,7 @@ class Scheduler:
     # Planning
 
     def _plan_decode(self) -> tuple[IntArray, IntArray, torch.Tensor | None]:
-        """Rows that decode, their new lengths and slots; no slots when a retraction has to wait."""
+        """Rows that decode, their new lengths and slots; no slots when these have to wait."""
         while True:
             rows = self._decoding_rows()
             if self._is_under_way():  # who reaches the limit with the step under way takes no further slot
@@ -186,7 +187,7 @@ class Scheduler:
             slots = self.manager.decode(rows)
             if slots is not None:
                 return rows, self.manager.table.lengths[rows], slots
-            if self._is_under_way():
+            if self._must_wait():
                 return _NO_ROWS, _NO_ROWS, None
             self._retract_newest()
 
@@ -229,7 +230,8 @@ class Scheduler:
         if self._active and self.admission.is_hopeless():
             return None
         request = self.waiting[0]
-        if not self.admission.fits(request, self._prefilling, self._decoding_rows(), self._target):
+        # What is cached for a request may leave no room for it: its state is kept while it is copied.
+        if not self._fits(request) and not (self.manager.flush() and self._fits(request)):
             return None
         lease = self.manager.match(request.tokens, namespace=request.namespace, owner=request.request_id % _OWNER_TAGS)
         assert lease is not None, "there is a row for every request that may run"
@@ -243,6 +245,9 @@ class Scheduler:
         self._target[lease.row] = request.max_length
         self._num_stopping += bool(request.stop_tokens)
         return request
+
+    def _fits(self, request: Request) -> bool:
+        return self.admission.fits(request, self._prefilling, self._decoding_rows(), self._target)
 
     def _retract_newest(self) -> None:
         """Take the request that was admitted last off the memory, and put it first in the queue."""
@@ -320,6 +325,10 @@ class Scheduler:
 
     def _is_under_way(self) -> bool:
         return self._planned > self._processed
+
+    def _must_wait(self) -> bool:
+        """Nobody can be retracted: results are due first, or who runs alone has to wait until pages may move."""
+        return self._is_under_way() or (len(self._active) == 1 and self.manager.memory.may_wait)
 
     def _decoding_rows(self) -> IntArray:
         if self._decoding is None:
