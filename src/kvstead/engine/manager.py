@@ -101,8 +101,8 @@ class KVCacheManager(MemoryView):
         if isinstance(self.allocator, SWAAllocator):
             self.row_windows = RowWindows(self, self.allocator)
         if self.allocator.states is not None:
-            interval = -(-max(1, state_interval) // self.page_size) * self.page_size
-            self.row_states = RowStates(self, self.allocator.states, interval)
+            self.row_states = RowStates(self, self.allocator.states, state_interval)
+        self._page = Demand(1, 1 if self.row_windows else 0)
         self._owner = np.zeros(max_requests + 1, dtype=np.int32)
         self._node: list[Node] = [self.tree.root] * (max_requests + 1)
         self._namespace: list[Namespace] = [_NO_NAMESPACE] * (max_requests + 1)
@@ -335,10 +335,9 @@ class KVCacheManager(MemoryView):
         have = int(self.table.lengths[row])
         in_last_page = -have % self.page_size
         wanted = self.pages(have + num_tokens) - self.pages(have)
-        page = Demand(1, 1 if self.row_windows else 0)
-        pages = self._most(page, wanted)
-        if pages < wanted and self._let_go(page.times(wanted)):
-            pages = self._most(page, wanted)
+        pages = self._most(wanted)
+        if pages < wanted and self._let_go(self._page.times(wanted)):
+            pages = self._most(wanted)
         return min(num_tokens, in_last_page + pages * self.page_size)
 
     @property
@@ -374,10 +373,9 @@ class KVCacheManager(MemoryView):
 
     def _grow(self, num_pages: int, rows: IntArray) -> bool:
         """Let the rows go on to where they are, and make room for their new pages."""
-        if self.row_windows is None:
-            return self.make_room(Demand(num_pages))
-        self.row_windows.slide(rows)
-        return self.make_room(Demand(num_pages, num_pages))
+        if self.row_windows is not None:
+            self.row_windows.slide(rows)
+        return num_pages == 0 or self.make_room(self._page.times(num_pages))
 
     def _let_go(self, demand: Demand) -> bool:
         """Have rows give up what they do not need, if that may help; whether it may have."""
@@ -387,8 +385,9 @@ class KVCacheManager(MemoryView):
         self.row_windows.reclaim()
         return True
 
-    def _most(self, page: Demand, wanted: int) -> int:
-        return wanted if self.room.has(page.times(wanted)) else self.room.most(page)
+    def _most(self, num_pages: int) -> int:
+        """How many of so many new pages of rows could be had now."""
+        return num_pages if self.room.has(self._page.times(num_pages)) else self.room.most(self._page)
 
     @contextmanager
     def _locked(self, node: Node) -> Iterator[None]:

@@ -79,7 +79,7 @@ class SeparateRoom:
         self._tree = tree
         self._notice = notice
         self._page_size = allocator.page_size
-        self._has_states = allocator.states is not None
+        self._states = allocator.states
         self._windows = allocator if isinstance(allocator, SWAAllocator) else None
         self._allocator = allocator
         self._free_tokens = self._windows.full_available_size if self._windows else allocator.available_size
@@ -110,24 +110,19 @@ class SeparateRoom:
         return (
             demand.pages <= allocator.num_pages
             and demand.windows <= (self._windows.num_window_pages if self._windows else 0)
-            and demand.states <= (allocator.states.size if allocator.states else 0)
+            and demand.states <= (self._states.size if self._states else 0)
         )
 
     def make(self, demand: Demand) -> bool:
         """Evict what each side is short of."""
         free, tree = self._free(), self._tree
-        pages, windows, states = (max(0, want - have) for want, have in zip(demand, free, strict=True))
-        if not (pages or windows or states):
+        if demand.pages <= free.pages and demand.windows <= free.windows and demand.states <= free.states:
             return True
         self._notice()
-        num_tokens, num_window_tokens = pages * self._page_size, windows * self._page_size
-        if (
-            num_tokens > tree.evictable_tokens
-            or num_window_tokens > tree.window_evictable_tokens
-            or states > tree.evictable_states
-        ):
+        if not self.has(demand):
             return False
-        tree.evict(num_tokens, num_window_tokens, states)
+        pages, windows, states = (max(0, want - have) for want, have in zip(demand, free, strict=True))
+        tree.evict(pages * self._page_size, windows * self._page_size, states)
         return True
 
     def lack(self, demand: Demand, evictable: Demand | None = None) -> int:
@@ -141,10 +136,10 @@ class SeparateRoom:
         return self.most(WINDOW_PAGE) if self._windows else 0
 
     def _free(self) -> Demand:
-        windows, states = self._windows, self._allocator.states
+        windows, states, page_size = self._windows, self._states, self._page_size
         return Demand(
-            self._free_tokens() // self._page_size,
-            windows.swa_available_size() // self._page_size if windows else 0,
+            self._free_tokens() // page_size,
+            windows.swa_available_size() // page_size if windows else 0,
             states.available_size() if states else 0,
         )
 
@@ -162,6 +157,7 @@ class SharedRoom:
         self._tree = tree
         self._budget = budget
         self._page_bytes = page_bytes
+        self._pools = [(name, at) for at, name in enumerate((FULL, WINDOW, STATE)) if page_bytes[at]]
         self._notice = notice
         self._page_size = tree.page_size
 
@@ -219,15 +215,13 @@ class SharedRoom:
 
     def _by_pool(self, demand: Demand) -> dict[str, int]:
         """In the order in which pages are taken; pools that the model has not are left out."""
-        pools = zip((FULL, WINDOW, STATE), demand, self._page_bytes, strict=True)
-        return {name: count for name, count, num_bytes in pools if num_bytes}
+        return {name: demand[at] for name, at in self._pools}
 
     def _bytes(self, demand: Demand) -> int:
         return sum(count * each for count, each in zip(demand, self._page_bytes, strict=True))
 
     def _free_bytes(self) -> int:
-        pools = self._by_pool(self._page_bytes)
-        return self._budget - sum(self.chain.num_used(name) * each for name, each in pools.items())
+        return self._budget - sum(self.chain.num_used(name) * self._page_bytes[at] for name, at in self._pools)
 
 
 def _evictable(tree: PrefixTree, page_size: int) -> Demand:

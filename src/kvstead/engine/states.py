@@ -21,6 +21,7 @@ import numpy as np
 
 from kvstead.allocators.states import StateAllocator
 from kvstead.engine.room import ONE_STATE
+from kvstead.errors import InvalidSize
 from kvstead.kernels.jit import IntArray
 from kvstead.prefix import Node
 
@@ -33,12 +34,14 @@ class RowStates:
 
     slot: int64[rows + 1], where the row's own state is. kept: int64[rows + 1], the slot of its copy that is no one
     else's yet, 0 for none, and kept_at, the tokens that stands for. due: int64[rows + 1], where the next copy is to be
-    made.
+    made. interval: tokens, rounded up to whole pages. Raises `InvalidSize` for one below 1.
     """
 
     def __init__(self, manager: KVCacheManager, allocator: StateAllocator, interval: int) -> None:
+        if interval < 1:
+            raise InvalidSize(f"state_interval is {interval}. It must be 1 or more tokens.")
         num_rows = manager.table.num_rows + 1
-        self.interval = interval
+        self.interval = manager.pages(interval) * manager.page_size
         self.allocator = allocator
         self.slot: IntArray = np.zeros(num_rows, dtype=np.int64)
         self.kept: IntArray = np.zeros(num_rows, dtype=np.int64)

@@ -45,12 +45,6 @@ class RowWindows:
         needed = self._window.needed_from(int(self._manager.protected[row]))
         self.start[row] = needed - needed % self._manager.page_size
 
-    def room(self) -> int:
-        """Pages that could be allocated now, dropping every cached window that no row keeps."""
-        return (
-            self.allocator.swa_available_size() + self._manager.tree.window_evictable_tokens
-        ) // self.allocator.page_size
-
     def slide(self, rows: IntArray) -> None:
         """Give back what falls out of the rows' windows; of the tree's, once nothing of it is needed. O(rows)."""
         self._slide(rows, _NEVER)
