@@ -11,6 +11,7 @@ from datetime import date
 from pathlib import Path
 from statistics import median
 
+import layouts
 import machine
 from peers import sglang_python
 from replay import TRACE
@@ -48,7 +49,8 @@ def main() -> None:
                 for figure, value in outcome["figures"].items():
                     samples[library][figure].append(value)
     medians = {library: {name: median(values) for name, values in got.items()} for library, got in samples.items()}
-    table = render(medians["kvstead"], medians["sglang"], versions, ROUNDS, load)
+    print("usable memory by layout", file=sys.stderr, flush=True)
+    table = render(medians["kvstead"], medians["sglang"], versions, ROUNDS, load) + "\n" + layouts.report()
     print(table)
     target = HERE / "results" / f"{date.today().isoformat()}-{machine.label()}.md"  # noqa: DTZ011
     target.parent.mkdir(exist_ok=True)
