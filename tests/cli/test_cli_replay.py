@@ -31,8 +31,24 @@ SCHEMA = {
         "evicted_tokens",
         "tombstoned_tokens",
         "tombstone_tokens",
+        "lost_to_missing_states",
+        "evicted_states",
+        "evicted_states_alone",
     },
-    "memory": {"total_bytes", "peak_bytes", "mean_bytes", "by_state", "by_kind", "by_side", "split"},
+    "memory": {
+        "total_bytes",
+        "peak_bytes",
+        "mean_bytes",
+        "by_state",
+        "free",
+        "by_kind",
+        "by_side",
+        "split",
+        "bytes_moved",
+        "moves_per_step",
+        "state_copies",
+        "usable_at_first_refusal",
+    },
     "latency_s": {"ttft", "tpot"},
     "throughput_tok_s": float,
     "steps": int,
@@ -68,6 +84,9 @@ def test_the_json_object_is_the_contract(replayed, chat):
     assert set(memory["by_kind"]) == {"full"}
     assert memory["by_side"] == {"full": {"total_bytes": memory["total_bytes"], **memory["by_state"]}}
     assert memory["split"] is None
+    assert memory["free"] == memory["by_state"]["free"]
+    assert (memory["bytes_moved"], memory["moves_per_step"], memory["state_copies"]) == (0, 0, 0)
+    assert memory["usable_at_first_refusal"] is None  # 4 GiB were never short
     assert all(type(value) is int for value in (*memory["by_state"].values(), memory["peak_bytes"]))
     for latency in summary["latency_s"].values():
         assert set(latency) == QUANTILES
@@ -89,6 +108,9 @@ def test_the_figures_follow_from_the_trace(replayed, chat):
         "evicted_tokens": {"full": 0, "window": 0},
         "tombstoned_tokens": 0,
         "tombstone_tokens": 0,
+        "lost_to_missing_states": 0,
+        "evicted_states": 0,
+        "evicted_states_alone": 0,
     }
     assert summary["output_tokens"] == 8 * 5
     assert summary["throughput_tok_s"] == pytest.approx(8 * 5 / summary["clock_s"])
@@ -284,7 +306,12 @@ def test_an_interrupt_leaves_the_partial_summary(kvstead, monkeypatch):
         (["--memory", "4GiB", "--expected-length", "64"], "nothing to divide"),
         (["--memory", "4GiB", "--model", "mistral-7b-v0.1", "--window-ratio", "0.5"], "nothing to divide"),
         (["--memory", "500KiB", "--model", "gemma-3-1b"], "hold no page of 16 tokens on both sides of gemma-3-1b"),
-        (["--memory", "4GiB", "--model", "bamba-9b"], "without recurrent layers"),
+        (["--memory", "4GiB", "--state-slots", "5"], "nothing to divide"),
+        (["--memory", "4GiB", "--model", "gemma-3-1b", "--state-slots", "5"], "keeps no states"),
+        (["--memory", "4GiB", "--model", "bamba-9b", "--window-ratio", "0.5"], "has no window side"),
+        (["--memory", "4GiB", "--model", "bamba-9b", "--state-dtype", "int3"], "'int3'"),
+        (["--memory", "100MiB", "--model", "bamba-9b"], "beside 1 of its states and the padding"),
+        (["--memory", "100MiB", "--model", "bamba-9b", "--layout", "unified"], "bytes"),
     ],
 )
 def test_a_fault_is_one_line(kvstead, chat, arguments, says):
@@ -346,6 +373,21 @@ def test_a_bad_row_names_file_and_line(kvstead, chat):
         (["--memory", "4GiB", "--window-ratio", "nan"], "not above 0"),
         (["--memory", "4GiB", "--expected-length", "0"], "expected-length"),
         (["--memory", "4GiB", "--layout", "elastic"], "'elastic' is not one of 'static'"),
+        (["--slots", "64", "--layout", "unified"], "--slots: nothing is divided in layout unified"),
+        (
+            ["--memory", "4GiB", "--layout", "padded", "--window-ratio", "1"],
+            "--window-ratio: nothing is divided in layout padded",
+        ),
+        (
+            ["--memory", "4GiB", "--layout", "ideal", "--expected-length", "9"],
+            "--expected-length: nothing is divided in layout ideal",
+        ),
+        (
+            ["--memory", "4GiB", "--layout", "unified", "--state-slots", "9"],
+            "--state-slots: nothing is divided in layout unified",
+        ),
+        (["--memory", "4GiB", "--state-slots", "0"], "state-slots"),
+        (["--memory", "4GiB", "--state-interval", "0"], "state-interval"),
         (["--memory", "4GiB", "--page-size", "0"], "page-size"),
         (["--slots", "0"], "slots"),
     ],
@@ -447,9 +489,122 @@ def test_the_timeline_tells_the_window_side(kvstead, chat, tmp_path):
         assert ended.code == 0, ended.err
         with (folder / "timeline.csv").open() as stream:
             samples = list(csv.DictReader(stream))
-        assert list(samples[0])[-3:] == ["window_live_bytes", "window_cached_bytes", "window_free_bytes"]
+        assert list(samples[0])[-5:-2] == ["window_live_bytes", "window_cached_bytes", "window_free_bytes"]
+        assert all(float(sample[f"state_{state}_bytes"]) == 0 for sample in samples for state in ("live", "cached"))
         for sample in samples:
             held = {state: float(sample[f"window_{state}_bytes"]) for state in ("live", "cached", "free")}
             assert sum(held.values()) == has_window * 640 * 22_528
             assert all(part <= float(sample[f"{state}_bytes"]) for state, part in held.items())
         assert (folder / "memory.png").exists()
+
+
+@pytest.mark.parametrize("layout", ["static", "padded", "unified", "ideal"])
+@pytest.mark.parametrize(
+    ("model", "sides"),
+    [
+        (MODEL, {"full": "full"}),
+        ("gpt-oss-20b", {"full": "full", "window": "window"}),
+        ("lfm2-1.2b", {"full": "full", "state": "state"}),
+        ("kimi-linear-48b-a3b", {"full": "latent", "state": "state"}),
+        ("mistral-7b-v0.1", {"window": "window"}),
+    ],
+)
+def test_every_layout_replays_every_kind_of_model(kvstead, chat, model, sides, layout):
+    """Bytes add up in the object and are told in the tables; with room for all of it reuse is the same in each layout.
+
+    The first of each prefix misses, and with states the second, which has the state copied where it parts from the
+    first. Pages of a padded layout may be too large for these prefixes.
+    """
+    ended = kvstead(
+        "replay", chat, "--model", model, "--memory", "2GiB", "--layout", layout, "--state-interval", 16, "--json"
+    )
+    assert ended.code == 0, ended.err
+    summary, memory = ended.json, ended.json["memory"]
+    assert (summary["layout"], summary["requests"]["finished"]) == (layout, 8)
+    assert f"{layout} layout, page size {summary['page_size']}" in ended.err
+    if summary["page_size"] == 16:
+        hits = 128 if "state" in sides else 192
+        assert (summary["prefix"]["hit_tokens"], summary["prefix"]["found_tokens"]) == (hits, 192)
+        assert summary["prefix"]["lost_to_missing_states"] == 192 - hits
+    assert sum(memory["by_state"].values()) == memory["total_bytes"] == 2 * 1024**3
+    is_shared = layout != "static" and "full" in sides
+    rest = {"hole", "gap", "sink", "padding"} if is_shared and layout == "unified" else {"free", "padding"}
+    assert set(memory["by_state"]) == {"live", "cached", "parked"} | rest
+    assert memory["free"] == sum(memory["by_state"].get(state, 0) for state in ("free", "hole", "gap"))
+    assert list(memory["by_side"]) == list(sides)
+    for name, side in memory["by_side"].items():
+        assert sum(side.values()) == 2 * side["total_bytes"]
+        assert memory["by_kind"][sides[name]] == side["live"] + side["cached"] > 0
+    for state in ("live", "cached", "parked"):
+        assert memory["by_state"][state] == sum(side[state] for side in memory["by_side"].values())
+    assert (memory["split"] is None) == (is_shared or len(sides) == 1 or layout != "static")
+    assert ("state copies" in ended.err) == ("state" in sides)
+    assert (memory["state_copies"] > 0) == ("state" in sides and summary["page_size"] < 56)
+    assert ("bytes moved" in ended.err) == ("free: holes and gap" in ended.err) == ("gap" in rest)
+
+
+def test_states_are_divided_as_told(kvstead, chat):
+    """So many states as given, or two for each request of the length that is expected: by default the trace's mean."""
+    for arguments, says in (
+        (["--state-slots", 7], "7 states, as given"),
+        (["--expected-length", 100], "100 tokens"),
+        ([], "61 tokens"),
+    ):
+        ended = kvstead("replay", chat, "--model", "lfm2-1.2b", "--memory", "100MiB", *arguments, "--json")
+        assert ended.code == 0, ended.err
+        split = ended.json["memory"]["split"]
+        assert says in split["source"]
+        assert f"{split['num_slots']:,} full and {split['num_states']:,} states: {split['source']}" in ended.err
+        state = ended.json["memory"]["by_side"]["state"]
+        assert state["total_bytes"] == (split["num_states"] + 1) * 81_920
+        if "--state-slots" in arguments:
+            assert split["num_states"] == 7
+
+
+def test_fewer_copies_of_states_are_made_at_longer_intervals(kvstead, chat):
+    """With a copy every page more states are copied than with one every 512 tokens; the object names the interval."""
+    copies = {}
+    for interval in (16, 512):
+        ended = kvstead("replay", chat, "--model", "lfm2-1.2b", "--slots", 6400, "--state-interval", interval, "--json")
+        copies[interval] = ended.json["memory"]["state_copies"]
+        assert ended.json["state_interval"] == interval
+    assert copies[16] > copies[512]
+
+
+def test_states_of_half_the_width_take_half_the_bytes(kvstead, chat):
+    """The dtype of states is that of their recurrent part; the object names it."""
+    padding = {}
+    for dtype in ("float32", "bfloat16"):
+        ended = kvstead(
+            "replay",
+            chat,
+            "--model",
+            "bamba-9b",
+            "--memory",
+            "4GiB",
+            "--layout",
+            "unified",
+            "--state-dtype",
+            dtype,
+            "--json",
+        )
+        padding[dtype] = ended.json["memory"]["by_state"]["sink"]
+        assert ended.json["state_dtype"] == dtype
+        assert padding[dtype] == load_layout("bamba-9b", state_dtype=dtype).state_bytes
+    assert 0.5 < padding["bfloat16"] / padding["float32"] < 0.51
+
+
+def test_the_timeline_tells_states(kvstead, chat, tmp_path):
+    """Their columns stand last, in whole states; those that are live or cached are part of the memory's."""
+    options = ("--layout", "unified", "--state-interval", 16, "--step-ms", 90, "--out", tmp_path)
+    ended = kvstead("replay", chat, "--model", "lfm2-1.2b", "--memory", "64MiB", *options)
+    assert ended.code == 0, ended.err
+    with (tmp_path / "timeline.csv").open() as stream:
+        samples = list(csv.DictReader(stream))
+    assert list(samples[0])[-2:] == ["state_live_bytes", "state_cached_bytes"]
+    for state in ("live", "cached"):
+        held = [float(sample[f"state_{state}_bytes"]) for sample in samples]
+        assert max(held) > 0
+        assert all(part % 81_920 == 0 for part in held)
+        assert all(part <= float(sample[f"{state}_bytes"]) for part, sample in zip(held, samples, strict=True))
+    assert (tmp_path / "memory.png").exists()

@@ -2,16 +2,20 @@
 
 
 class LinearCost:
-    """So much for a step, a computed token, a token read and an attended pair, in windows too; sums are exact."""
+    """So much for a step, a computed token, a token read and an attended pair, in windows too, and a state.
 
-    def __init__(self, step=1.0, token=0.25, read=0.125, pair=0.125, window_read=0.5, window_pair=0.0625):
+    Sums are exact.
+    """
+
+    def __init__(self, step=1.0, token=0.25, read=0.125, pair=0.125, window_read=0.5, window_pair=0.0625, state=2.0):
         self.step, self.token, self.read, self.pair = step, token, read, pair
-        self.window_read, self.window_pair = window_read, window_pair
+        self.window_read, self.window_pair, self.state = window_read, window_pair, state
 
-    def seconds(self, num_tokens, kv_tokens_read, attention_pairs, window_tokens_read=0, window_pairs=0):
+    def seconds(self, num_tokens, kv_tokens_read, attention_pairs, window_tokens_read=0, window_pairs=0, num_states=0):
         """A sum."""
         full = self.step + self.token * num_tokens + self.read * kv_tokens_read + self.pair * attention_pairs
-        return full + self.window_read * window_tokens_read + self.window_pair * window_pairs
+        window = self.window_read * window_tokens_read + self.window_pair * window_pairs
+        return full + window + self.state * num_states
 
 
 def reused_tokens(trace, page_size):

@@ -2,18 +2,28 @@ from math import inf, nan
 
 import pytest
 
+from kvstead.engine.memory import POOL_LAYOUTS
 from kvstead.errors import InvalidSize
-from kvstead.replay.options import Layout, ReplayOptions
+from kvstead.replay.options import ONLY_STATIC, Layout, ReplayOptions
 
 
 def _options(**given):
     return ReplayOptions(("a.jsonl",), "gemma-3-1b", num_slots=64, **given)
 
 
-def test_the_static_layout_is_the_default_and_the_only_one():
-    """Pools are divided once, before the first request."""
-    assert list(Layout) == ["static"]
+def test_layouts_are_those_of_the_manager():
+    """Each layout that the manager knows can be chosen, in its order, and the static one is the default."""
+    assert tuple(Layout) == POOL_LAYOUTS
     assert _options().layout is Layout.STATIC
+
+
+@pytest.mark.parametrize("layout", [layout for layout in Layout if layout is not Layout.STATIC])
+@pytest.mark.parametrize("name", ONLY_STATIC)
+def test_what_divides_a_memory_is_refused_where_nothing_is_divided(layout, name):
+    """Slots, states, a ratio or a length go with the static layout alone; the message names option and layout."""
+    with pytest.raises(InvalidSize, match=rf"^{name} is 2\..* {layout} layout"):
+        ReplayOptions(("a.jsonl",), "gemma-3-1b", layout=layout, **{name: 2})
+    assert ReplayOptions(("a.jsonl",), "gemma-3-1b", layout=layout, num_bytes=2)
 
 
 @pytest.mark.parametrize(
@@ -27,15 +37,20 @@ def test_the_static_layout_is_the_default_and_the_only_one():
         {"expected_length": 0},
         {"chunk_tokens": 0},
         {"max_running": 0},
+        {"num_states": 0},
+        {"state_interval": 0},
     ],
 )
 def test_values_that_make_no_replay_are_refused(given):
     """The value is named, and what it must be."""
-    with pytest.raises(InvalidSize, match=r" is -?[\w.]+.*\. (It must|Both must|Give one)"):
+    with pytest.raises(InvalidSize, match=r" is -?[\w.]+.*\. (It must|Give one)"):
         _options(**given)
 
 
-@pytest.mark.parametrize("given", [{"window_ratio": 1e-6}, {"window_ratio": 3}, {"expected_length": 1}])
+@pytest.mark.parametrize(
+    "given",
+    [{"window_ratio": 1e-6}, {"window_ratio": 3}, {"expected_length": 1}, {"num_states": 1, "expected_length": 1}],
+)
 def test_either_way_to_divide_is_taken(given):
-    """A ratio above 0 or a length of at least a token, one of them."""
+    """A ratio above 0 or a length of at least a token, one of them, and a number of states beside either."""
     assert _options(**given)

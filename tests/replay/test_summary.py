@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from kvstead.engine.stats import STATES
 from kvstead.model import MemorySplit
-from kvstead.replay.options import Mode, ReplayOptions
+from kvstead.replay.options import Layout, Mode, ReplayOptions
 from kvstead.replay.records import Latencies, ReplayResult
 from kvstead.replay.summary import summarize
 from kvstead.replay.trace import Trace, by_arrival
@@ -30,8 +30,24 @@ CONTRACT = {
         "evicted_tokens",
         "tombstoned_tokens",
         "tombstone_tokens",
+        "lost_to_missing_states",
+        "evicted_states",
+        "evicted_states_alone",
     },
-    "memory": {"total_bytes", "peak_bytes", "mean_bytes", "by_state", "by_kind", "by_side", "split"},
+    "memory": {
+        "total_bytes",
+        "peak_bytes",
+        "mean_bytes",
+        "by_state",
+        "free",
+        "by_kind",
+        "by_side",
+        "split",
+        "bytes_moved",
+        "moves_per_step",
+        "state_copies",
+        "usable_at_first_refusal",
+    },
     "latency_s": {"ttft", "tpot"},
     "throughput_tok_s": None,
     "steps": None,
@@ -70,15 +86,23 @@ RESULT = ReplayResult(
     evicted_tokens={"full": 24, "window": 40},
     tombstoned_tokens=16,
     tombstone_tokens=8,
+    evicted_states=0,
+    evicted_states_alone=0,
     output_tokens=30,
+    page_size=4,
     total_bytes=1000,
     peak_bytes=700,
+    mean_by_state={"live": 300, "cached": 200, "parked": 0, "free": 450, "padding": 50},
     mean_by_side={
         "full": {"total_bytes": 700, "live": 200, "cached": 100, "parked": 0, "free": 370, "padding": 30},
         "window": {"total_bytes": 300, "live": 100, "cached": 100, "parked": 0, "free": 80, "padding": 20},
     },
     mean_by_kind={"full": 300, "window": 200},
     split=MemorySplit(560, 240, 0.5, "as given"),
+    bytes_moved=0,
+    num_moves=0,
+    state_copies=0,
+    usable_at_first_refusal=0.75,
     ttft=Latencies(0.1, 0.2, 0.3),
     tpot=Latencies(None, None, None),
     clock_s=60.0,
@@ -86,7 +110,7 @@ RESULT = ReplayResult(
     memory_us_per_step=3.5,
     wall_s=0.25,
     rejections=("request 1: too long",),
-    timeline=((0.0,) * 12,),
+    timeline=((0.0,) * 14,),
 )
 
 
@@ -118,12 +142,17 @@ def test_the_values_are_those_of_the_result():
         "evicted_tokens": {"full": 24, "window": 40},
         "tombstoned_tokens": 16,
         "tombstone_tokens": 8,
+        "lost_to_missing_states": 0,
+        "evicted_states": 0,
+        "evicted_states_alone": 0,
     }
     memory = summary["memory"]
     assert memory["by_kind"] == {"full": 300, "window": 200}
     assert memory["by_state"] == {"live": 300, "cached": 200, "parked": 0, "free": 450, "padding": 50}
     expected = {"num_slots": 560, "num_window_slots": 240, "ratio": 0.5, "source": "as given", "num_states": 0}
     assert memory["split"] == expected
+    assert (memory["free"], memory["usable_at_first_refusal"]) == (450, 0.75)
+    assert [memory[name] for name in ("bytes_moved", "moves_per_step", "state_copies")] == [0, 0, 0]
     assert [summary["memory"][f"{name}_bytes"] for name in ("total", "peak", "mean")] == [1000, 700, 500]
     assert summary["latency_s"]["ttft"] == {"p50": 0.1, "p90": 0.2, "p99": 0.3}
     assert summary["latency_s"]["tpot"] == {"p50": None, "p90": None, "p99": None}
@@ -143,13 +172,40 @@ def test_states_sum_to_the_total_through_json(full, window):
         if sizes is not None:
             sides[name] = {"total_bytes": sum(sizes), **dict(zip(STATES, sizes, strict=True))}
     total = sum(side["total_bytes"] for side in sides.values())
-    summary = summarize(replace(RESULT, mean_by_side=sides, total_bytes=total), OPTIONS)
+    sums = {state: sum(side[state] for side in sides.values()) for state in STATES}
+    summary = summarize(replace(RESULT, mean_by_side=sides, mean_by_state=sums, total_bytes=total), OPTIONS)
     memory = json.loads(json.dumps(summary, allow_nan=False))["memory"]
     assert memory["by_side"] == sides
     assert sum(memory["by_state"].values()) == memory["total_bytes"]
     assert memory["mean_bytes"] == memory["by_state"]["live"] + memory["by_state"]["cached"]
     for state in STATES:
         assert memory["by_state"][state] == sum(side[state] for side in memory["by_side"].values())
+
+
+ARENA = {"live": 300, "cached": 200, "parked": 0, "hole": 90, "gap": 330, "sink": 60, "padding": 20}
+POOLS = {
+    "full": {"total_bytes": 260, "live": 100, "cached": 100, "parked": 0, "hole": 60},
+    "state": {"total_bytes": 330, "live": 200, "cached": 100, "parked": 0, "hole": 30},
+}
+
+
+def test_states_and_moves_are_told():
+    """What a model with states in an arena adds: its own reason for lost hits, evictions, copies, moves, what is free.
+
+    The page size is that of the memory, not the one asked for.
+    """
+    changes = {"mean_by_state": ARENA, "mean_by_side": POOLS, "split": None, "page_size": 8, "state_copies": 9}
+    changes |= {"bytes_moved": 1200, "num_moves": 6, "evicted_states": 5, "evicted_states_alone": 2}
+    summary = summarize(replace(RESULT, **changes), replace(OPTIONS, layout=Layout.UNIFIED, state_interval=64))
+    prefix, memory = summary["prefix"], summary["memory"]
+    assert (prefix["lost_to_missing_states"], prefix["lost_to_dead_windows"], prefix["found_tokens"]) == (3, 0, 7)
+    assert (prefix["evicted_states"], prefix["evicted_states_alone"]) == (5, 2)
+    assert (memory["bytes_moved"], memory["moves_per_step"], memory["state_copies"]) == (1200, 0.5, 9)
+    assert (memory["by_state"], memory["by_side"], memory["free"]) == (ARENA, POOLS, 90 + 330)
+    assert (summary["layout"], summary["page_size"]) == ("unified", 8)
+    assert (summary["state_interval"], summary["state_dtype"]) == (64, "float32")
+    idle = summarize(replace(RESULT, **changes, steps=0, usable_at_first_refusal=None), OPTIONS)["memory"]
+    assert (idle["moves_per_step"], idle["usable_at_first_refusal"]) == (0, None)
 
 
 def test_a_memory_of_one_side_has_no_split():

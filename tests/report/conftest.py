@@ -23,12 +23,16 @@ def summary() -> dict[str, Any]:
             "evicted_tokens": {"full": 640, "window": 0},
             "tombstoned_tokens": 0,
             "tombstone_tokens": 0,
+            "lost_to_missing_states": 0,
+            "evicted_states": 0,
+            "evicted_states_alone": 0,
         },
         "memory": {
             "total_bytes": 1_000_000,
             "peak_bytes": 900_000,
             "mean_bytes": 500_000,
             "by_state": {"live": 300_001, "cached": 199_999, "parked": 0, "free": 499_990, "padding": 10},
+            "free": 499_990,
             "by_kind": {"full": 500_000},
             "by_side": {
                 "full": {
@@ -41,6 +45,10 @@ def summary() -> dict[str, Any]:
                 },
             },
             "split": None,
+            "bytes_moved": 0,
+            "moves_per_step": 0.0,
+            "state_copies": 0,
+            "usable_at_first_refusal": None,
         },
         "latency_s": {
             "ttft": {"p50": 0.0125, "p90": 1.5, "p99": 250.0},
@@ -72,7 +80,13 @@ def windowed(summary) -> dict[str, Any]:
     memory = summary["memory"] | {
         "by_kind": {"full": 300_000, "window": 200_000},
         "by_side": {"full": full, "window": window},
-        "split": {"num_slots": 6000, "num_window_slots": 1500, "ratio": 0.25, "source": "so it was said"},
+        "split": {
+            "num_slots": 6000,
+            "num_window_slots": 1500,
+            "ratio": 0.25,
+            "source": "so it was said",
+            "num_states": 0,
+        },
     }
     prefix = summary["prefix"] | {
         "found_tokens": 1000,
@@ -82,6 +96,36 @@ def windowed(summary) -> dict[str, Any]:
         "tombstone_tokens": 320,
     }
     return summary | {"memory": memory, "prefix": prefix}
+
+
+@pytest.fixture
+def in_arena(summary) -> dict[str, Any]:
+    """The same memory as an arena of full pages, windows and states."""
+    states = {"live": 300_001, "cached": 199_999, "parked": 0, "hole": 90_000, "gap": 409_990, "sink": 6, "padding": 4}
+    memory = summary["memory"] | {
+        "by_state": states,
+        "free": 499_990,
+        "by_kind": {"full": 200_000, "window": 100_000, "state": 200_000},
+        "by_side": {
+            "full": {"total_bytes": 200_000, "live": 150_000, "cached": 50_000, "parked": 0, "hole": 0},
+            "window": {"total_bytes": 160_000, "live": 50_000, "cached": 50_000, "parked": 0, "hole": 60_000},
+            "state": {"total_bytes": 230_000, "live": 100_001, "cached": 99_999, "parked": 0, "hole": 30_000},
+        },
+        "bytes_moved": 3_145_728,
+        "moves_per_step": 0.125,
+        "state_copies": 1234,
+        "usable_at_first_refusal": 0.875,
+    }
+    prefix = summary["prefix"] | {
+        "found_tokens": 1000,
+        "lost_to_missing_states": 750,
+        "evicted_tokens": {"full": 640, "window": 1280},
+        "tombstoned_tokens": 960,
+        "tombstone_tokens": 320,
+        "evicted_states": 50,
+        "evicted_states_alone": 40,
+    }
+    return summary | {"layout": "unified", "memory": memory, "prefix": prefix}
 
 
 @pytest.fixture
@@ -98,6 +142,8 @@ def samples() -> list[tuple[float, ...]]:
             999_000 - 20_000 * second,
             second**2,
             50 * second,
+            0,
+            0,
             0,
             0,
             0,

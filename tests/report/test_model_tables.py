@@ -1,7 +1,11 @@
 import io
+from dataclasses import replace
 
+import pytest
 from rich.console import Console
 
+from kvstead.engine import KVCacheManager
+from kvstead.errors import LayoutError
 from kvstead.model import load_layout, preset_names
 from kvstead.model.compute import load_profile
 from kvstead.report.models import is_managed, layers_by_kind, model_table, models_table, token_bytes_by_kind
@@ -52,14 +56,16 @@ def test_a_state_is_shown_by_sequence():
 
 
 def test_models_that_can_be_replayed_are_marked():
-    """Windows, chunks and latents are managed; a state, alone or beside attention, is not yet."""
-    replayed = {name for name in preset_names() if is_managed(load_layout(name))}
-    assert {"llama-3.1-8b", "gemma-3-27b", "llama-4-scout", "mistral-7b-v0.1", "deepseek-v3"} <= replayed
-    assert not {"bamba-9b", "kimi-linear-48b-a3b", "falcon-h1-7b"} & replayed
-    for name in ("gemma-3-27b", "bamba-9b"):
-        layout = load_layout(name)
+    """All bundled models are managed: a manager can be made for them, and is refused for states alone."""
+    states_alone = replace(load_layout("bamba-9b"), layers=load_layout("bamba-9b").layers[:1])
+    for layout in [*map(load_layout, preset_names()), states_alone]:
+        assert is_managed(layout) == (layout is not states_alone)
         listed = _text(models_table([(layout, "[package] some file.")])).splitlines()
-        detail = _text(model_table(layout, load_profile(name), ""))
-        assert ("yes" in listed[-2].split()) == (name in replayed)
-        assert "replayed" in detail
-        assert ("not yet" in detail) == (name not in replayed)
+        assert ("yes" in listed[-2].split()) == is_managed(layout)
+        detail = _text(model_table(layout, load_profile("bamba-9b"), ""))
+        assert ("states alone are sized, not managed" in detail) == (layout is states_alone)
+        if is_managed(layout):
+            assert KVCacheManager(layout, 2**36, max_requests=1, max_length=16, storage=False)
+        else:
+            with pytest.raises(LayoutError):
+                KVCacheManager(layout, 2**36, max_requests=1, max_length=16, storage=False)

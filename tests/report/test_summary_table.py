@@ -26,7 +26,7 @@ def _line(text: str, name: str) -> str:
 def test_the_table_says_what_was_replayed_and_what_came_out(printed):
     """Trace, model, pool, counts, latencies, throughput, reuse, memory, costs: one line each, with units."""
     text = printed()
-    assert "chat [1].jsonl on tiny: 976.6 KiB of bfloat16, page size 16, lru, h100-sxm, batched" in text
+    assert "chat [1].jsonl on tiny: 976.6 KiB of bfloat16, static layout, page size 16, lru, h100-sxm, batched" in text
     assert _line(text, "requests") == "requests                98 of 100 finished, 2 rejected, 0 aborted"
     assert _line(text, "retractions").endswith(" 5")
     assert "p50 12.5 ms   p90 1.5 s   p99 250 s" in _line(text, "time to first token")
@@ -111,7 +111,7 @@ def test_what_windows_cost_is_told_where_there_are_any(printed, windowed):
     assert _line(text, "evicted tokens").endswith("640 full, 1,280 window, 960 of these alone")
     assert _line(text, "tombstones").endswith("320 cached tokens without a window at the end")
     plain = printed()
-    for name in ("dead windows", "evicted", "tombstones", "each side", "memory split"):
+    for name in ("dead windows", "evicted", "tombstones", "each side", "memory split", "state", "moved", "refusal"):
         assert name not in plain
 
 
@@ -124,3 +124,53 @@ def test_windows_alone_are_one_side(printed, windowed):
     assert "memory split" not in text
     assert "dead windows" not in text
     assert _line(text, "evicted tokens").split("tokens")[1].strip() == "1,280 window, 960 of these alone"
+
+
+def test_an_arena_tells_what_is_free_beside_its_sum(printed, in_arena):
+    """The seven states sum to the pool; what is free in holes and gaps stands below them, and is not in the sum."""
+    text = printed(**in_arena)
+    assert "976.6 KiB of bfloat16, unified layout, page size 16" in text
+    states = ("live", "cached", "parked", "hole", "gap", "sink", "padding")
+    sizes = [int(_line(text, name).split()[1].replace(",", "")) for name in states]
+    total = int(re.search(r"the whole pool\s+([\d,]+)", text)[1].replace(",", ""))
+    assert sum(sizes) == total == 1_000_000
+    assert _line(text, "free: holes and gap").split()[4:] == ["499,990", "488.3", "KiB", "50.00", "%"]
+    assert text.index("padding") < text.index("free: holes and gap") < text.index("the whole pool")
+
+
+def test_pools_of_an_arena_are_shown_beside_each_other(printed, in_arena):
+    """Three sides, each as shares of what its pages take; gaps, sink and padding are no side's."""
+    table = printed(**in_arena).partition("each side, mean over the clock")[2]
+    assert [line.split()[0] for line in table.splitlines() if " B" in line or "KiB" in line] == [
+        "live",
+        "cached",
+        "parked",
+        "hole",
+        "the",
+    ]
+    assert _line(table, "hole").split()[1:4] == ["0", "B", "0.00"]
+    assert _line(table, "hole").split()[5:] == ["58.59", "KiB", "37.50", "%", "29.3", "KiB", "13.04", "%"]
+
+
+def test_what_states_cost_is_told_where_there_are_any(printed, in_arena):
+    """Lost hits with their reason, evicted states, copies, moves and the first refusal have lines."""
+    text = printed(**in_arena)
+    assert _line(text, "lost to missing states").endswith("75.00 % of the tokens found (750 of 1,000)")
+    assert _line(text, "evicted tokens").endswith("640 full, 1,280 window, 960 of these alone")
+    assert _line(text, "evicted states").endswith("50, 40 of these alone")
+    assert _line(text, "state copies").endswith(" 1,234")
+    assert _line(text, "bytes moved").endswith("3 MiB, 0.125 pages a step")
+    assert "87.50 % was live or cached" in _line(text, "usable at first refusal")
+    assert "dead windows" not in text
+
+
+def test_states_without_windows_have_no_tombstones(printed, in_arena):
+    """A static memory of whole sequences and states says how many states the split gave, and moves nothing."""
+    sides = {name: in_arena["memory"]["by_side"][name] for name in ("full", "state")}
+    states = {"live": 300_001, "cached": 199_999, "parked": 0, "free": 499_990, "padding": 10}
+    split = {"num_slots": 640, "num_window_slots": 0, "ratio": 0.0, "source": "so it was said", "num_states": 10}
+    text = printed(**in_arena | {"memory": in_arena["memory"] | {"by_side": sides, "split": split, "by_state": states}})
+    assert _line(text, "memory split").endswith("640 full and 10 states: so it was said")
+    assert _line(text, "evicted tokens").split("tokens")[1].strip() == "640 full"
+    for name in ("tombstones", "bytes moved", "holes and gap"):
+        assert name not in text

@@ -27,16 +27,22 @@ def replay(
     slots: Annotated[
         int | None, typer.Option(min=1, max=_MOST_SLOTS, help="Memory as a number of (full) token slots, instead.")
     ] = None,
-    layout: Annotated[Layout, typer.Option(help="How the sides of a model with windows share it.")] = Layout.STATIC,
+    layout: Annotated[
+        Layout, typer.Option(help="How windows, states and the rest share it; padded and ideal only count, to compare.")
+    ] = Layout.STATIC,
     window_ratio: Annotated[
         float | None, typer.Option(metavar="R", help="Window slots per full slot, for models with windows.")
     ] = None,
     expected_length: Annotated[
         int | None,
-        typer.Option(
-            min=1, metavar="N", help="Tokens of a request to set that ratio for; by default the trace's mean."
-        ),
+        typer.Option(min=1, metavar="N", help="Tokens of a request to divide it for; by default the trace's mean."),
     ] = None,
+    state_slots: Annotated[
+        int | None, typer.Option(min=1, metavar="N", help="Recurrent states, for models that have some.")
+    ] = None,
+    state_interval: Annotated[
+        int, typer.Option(min=1, metavar="N", help="Tokens between two copies of a request's state.")
+    ] = 512,
     page_size: Annotated[int, typer.Option(min=1, help="Tokens a page.")] = 16,
     gpu: Annotated[str | None, typer.Option(help=f"Times steps by its roofline; {_DEFAULT_GPU} if not given.")] = None,
     step_ms: Annotated[float | None, typer.Option(help="Milliseconds every step takes, instead of a GPU.")] = None,
@@ -46,6 +52,7 @@ def replay(
     overlap: Annotated[bool, typer.Option("--overlap", help="Plan a step while the one before is computed.")] = False,
     max_running: Annotated[int, typer.Option(min=1, help="Requests on the memory at once.")] = 256,
     dtype: Annotated[str, typer.Option(help="Of cache entries, such as float8_e4m3fn.")] = "bfloat16",
+    state_dtype: Annotated[str, typer.Option(help="Of the recurrent part of states, such as bfloat16.")] = "float32",
     tp: Annotated[int, typer.Option(min=1, help="Tensor-parallel GPUs; the memory is that of one.")] = 1,
     out: Annotated[
         Path | None,
@@ -63,6 +70,15 @@ def replay(
     _require_one("--window-ratio", "--expected-length", [window_ratio, expected_length])
     _require_above_zero("--step-ms", step_ms)
     _require_above_zero("--window-ratio", window_ratio)
+    _require_static(
+        layout,
+        {
+            "--slots": slots,
+            "--window-ratio": window_ratio,
+            "--expected-length": expected_length,
+            "--state-slots": state_slots,
+        },
+    )
     num_bytes = None if memory is None else parse_bytes(memory)
 
     # Loading what replays takes seconds, and help does not need it.
@@ -85,6 +101,9 @@ def replay(
         layout=layout,
         window_ratio=window_ratio,
         expected_length=expected_length,
+        num_states=state_slots,
+        state_interval=state_interval,
+        state_dtype=state_dtype,
     )
     is_interrupted = replay_and_report(options, folder=out, as_json=json)
     if is_interrupted:
@@ -98,6 +117,16 @@ def _require_one(first: str, second: str, values: list[object], *, least: int = 
         wanted = "Give one of them" if least else "Give one of them at most"
         raise typer.BadParameter(
             f"{'both are' if given else 'neither is'} given. {wanted}.", param_hint=f"{first} / {second}"
+        )
+
+
+def _require_static(layout: Layout, dividing: dict[str, object]) -> None:
+    """Refuse options that divide the memory in a layout that does not."""
+    given = [name for name, value in dividing.items() if value is not None]
+    if layout is not Layout.STATIC and given:
+        raise typer.BadParameter(
+            f"nothing is divided in layout {layout}. Size it by --memory alone, or use --layout static.",
+            param_hint=" / ".join(given),
         )
 
 

@@ -8,6 +8,8 @@ from enum import StrEnum
 from kvstead.errors import InvalidSize
 from kvstead.replay.figures import require_positive
 
+_LEAST_ONE = ("chunk_tokens", "max_running", "num_states", "state_interval", "expected_length")
+
 
 class Mode(StrEnum):
     """How requests share the memory."""
@@ -18,9 +20,16 @@ class Mode(StrEnum):
 
 
 class Layout(StrEnum):
-    """How the pools of a model share its memory."""
+    """How the pools of a model share its memory; see `kvstead.engine.memory`."""
 
     STATIC = "static"  # divided once, before the first request
+    PADDED = "padded"  # blocks of one size, to which the pages of every kind are padded: counted, to compare
+    UNIFIED = "unified"  # one arena, in which pages move
+    IDEAL = "ideal"  # a page costs its own bytes and nothing else: counted, the bound for the others
+
+
+ONLY_STATIC = ("num_slots", "window_ratio", "expected_length", "num_states")
+"""Options that divide a memory; in other layouts there is nothing to divide."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,11 +42,15 @@ class ReplayOptions:
     step_seconds says how long each takes. chunk_tokens: tokens computed in a step at most. max_running: requests on
     the memory at once. tensor_parallel: ranks, each with its share of heads.
 
-    For models with windows: window_ratio is window slots per full slot, or expected_length the tokens of a request for
-    which the sides are divided; by default the mean length of the trace's requests. At most one of the two.
+    layout: how windows, states and the rest share the memory. A static one divides it: window_ratio is window slots per
+    full slot, num_states a number of states, or expected_length the tokens of a request for which the sides are
+    divided; by default the mean length of the trace's requests. At most one of ratio and length.
 
-    Raises `InvalidSize` for a chunk, a number of requests or an expected length below 1, a ratio that is not above 0,
-    and for a ratio beside an expected length.
+    state_interval: tokens between two copies of a request's recurrent state. state_dtype: of its recurrent part.
+
+    Raises `InvalidSize` for a chunk, an interval, an expected length or a number of requests or states below 1, a ratio
+    that is not above 0, a ratio beside an expected length, and what divides the memory, or slots, with a layout other
+    than static.
     """
 
     traces: tuple[str, ...]
@@ -56,12 +69,15 @@ class ReplayOptions:
     layout: Layout = Layout.STATIC
     window_ratio: float | None = None
     expected_length: int | None = None
+    num_states: int | None = None
+    state_interval: int = 512
+    state_dtype: str = "float32"
 
     def __post_init__(self) -> None:
-        if min(self.chunk_tokens, self.max_running) < 1:
-            raise InvalidSize(
-                f"chunk_tokens is {self.chunk_tokens} and max_running {self.max_running}. Both must be 1 or more."
-            )
+        for name in _LEAST_ONE:
+            value = getattr(self, name)
+            if value is not None and value < 1:
+                raise InvalidSize(f"{name} is {value}. It must be 1 or more.")
         if self.window_ratio is not None and self.expected_length is not None:
             raise InvalidSize(
                 f"window_ratio is {self.window_ratio} and expected_length {self.expected_length}. Give one of them at "
@@ -69,5 +85,9 @@ class ReplayOptions:
             )
         if self.window_ratio is not None:
             require_positive("window_ratio", self.window_ratio)
-        if self.expected_length is not None and self.expected_length < 1:
-            raise InvalidSize(f"expected_length is {self.expected_length}. It must be 1 or more tokens.")
+        dividing = {name: getattr(self, name) for name in ONLY_STATIC if getattr(self, name) is not None}
+        if self.layout is not Layout.STATIC and dividing:
+            given = " and ".join(f"{name} is {value}" for name, value in dividing.items())
+            raise InvalidSize(
+                f"{given}. In a {self.layout} layout nothing is divided: give num_bytes alone, or Layout.STATIC."
+            )

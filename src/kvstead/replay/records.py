@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kvstead.engine import KVCacheManager, Request
-from kvstead.engine.stats import FULL_SIDE, STATES, WINDOW_SIDE
+from kvstead.engine.stats import FULL_SIDE, STATE_SIDE, WINDOW_SIDE
 from kvstead.model import MemorySplit
 from kvstead.replay.meter import MemoryMeter, bytes_by_kind
 from kvstead.replay.trace import Trace
@@ -29,6 +29,8 @@ TIMELINE_COLUMNS = (
     "window_live_bytes",
     "window_cached_bytes",
     "window_free_bytes",
+    "state_live_bytes",
+    "state_cached_bytes",
 )
 
 
@@ -54,15 +56,21 @@ class ReplayResult:
 
     Times are the trace's clock in seconds unless they say wall. `retracted` counts events, all other request counts are
     requests. `hit_tokens` of `prompt_tokens` were found in the cache when their request was first admitted,
-    `lost_tokens` more were found as well but had lost their windows; `has_reuse` is False for a trace that says nothing
-    about equal prefixes. `evicted_tokens` by side; `tombstoned_tokens` are those of the window side that went alone,
-    `tombstone_tokens` what was without its window side at the end.
+    `lost_tokens` more were found as well but had lost their windows, or, in a model with recurrent layers, were not
+    those that a state was kept for; `has_reuse` is False for a trace that says nothing about equal prefixes.
+    `evicted_tokens` by side; `tombstoned_tokens` are those of the window side that went alone, `tombstone_tokens` what
+    was without its window side at the end. `evicted_states` are all, `evicted_states_alone` those whose tokens stayed.
 
-    `mean_by_side` has for each side its `total_bytes`, and bytes by state averaged over the clock that add up to it;
-    `mean_by_state` sums them over the sides, to the `total_bytes` of the memory. `peak_bytes` and `mean_bytes` count
-    live and cached ones. split: how the memory was divided between the sides, if there are two. ttft: arrival to first
-    token. tpot: time per further token of a request. timeline: one row of TIMELINE_COLUMNS per sample; columns that
-    name no side count both.
+    page_size: as it was, which some layouts enlarge. `mean_by_state` are bytes by state, averaged over the clock, that
+    add up to the `total_bytes` of the memory. `mean_by_side` has for each side its `total_bytes`, and what adds up to
+    it; sides with bytes of their own add up to the memory, state by state, and sides that share bytes leave out what is
+    no side's. `peak_bytes` and `mean_bytes` count live and cached ones. split: how the memory was divided, if it was.
+    bytes_moved, num_moves: of pages of an arena. state_copies: recurrent states copied, for others to go on from and by
+    them. usable_at_first_refusal: the share of the memory that was live or cached when it was short for the first time,
+    None if it never was.
+
+    ttft: arrival to first token. tpot: time per further token of a request. timeline: one row of TIMELINE_COLUMNS per
+    sample; columns that name no side count all.
     """
 
     trace: Trace
@@ -79,12 +87,20 @@ class ReplayResult:
     evicted_tokens: dict[str, int]
     tombstoned_tokens: int
     tombstone_tokens: int
+    evicted_states: int
+    evicted_states_alone: int
     output_tokens: int
+    page_size: int
     total_bytes: int
     peak_bytes: int
+    mean_by_state: dict[str, int]
     mean_by_side: dict[str, dict[str, int]]
     mean_by_kind: dict[str, int]
     split: MemorySplit | None
+    bytes_moved: int
+    num_moves: int
+    state_copies: int
+    usable_at_first_refusal: float | None
     ttft: Latencies
     tpot: Latencies
     clock_s: float
@@ -95,15 +111,24 @@ class ReplayResult:
     timeline: tuple[tuple[float, ...], ...]
 
     @property
-    def mean_by_state(self) -> dict[str, int]:
-        """Bytes by state, averaged over the clock: they add up to `total_bytes`."""
-        sides = self.mean_by_side.values()
-        return {state: sum(side[state] for side in sides) for state in STATES}
-
-    @property
     def mean_bytes(self) -> int:
         """Bytes live or cached, averaged over the clock."""
         return self.mean_by_state["live"] + self.mean_by_state["cached"]
+
+    @property
+    def free_bytes(self) -> int:
+        """Bytes that were nobody's, averaged over the clock: in an arena holes and gaps."""
+        return sum(self.mean_by_state.get(state, 0) for state in ("free", "hole", "gap"))
+
+    @property
+    def has_states(self) -> bool:
+        """Whether the model has recurrent layers."""
+        return STATE_SIDE in self.mean_by_side
+
+    @property
+    def moves_per_step(self) -> float:
+        """Pages of an arena that were moved in a step, on average."""
+        return self.num_moves / self.steps if self.steps else 0.0
 
     @property
     def hit_rate(self) -> float | None:
@@ -165,7 +190,7 @@ class Recorder:
         self._arrivals[request] = clock
 
     def start(self, request: int, num_cached: int, num_dead: int, clock: float) -> None:
-        """Note a request's first token, and how much of its prompt the cache held, with its windows and without."""
+        """Note a request's first token, and how much of its prompt the cache held, to go on from and in vain."""
         self._first[request] = clock
         self._hit_tokens += num_cached
         self._lost_tokens += num_dead
@@ -183,6 +208,7 @@ class Recorder:
         longer = self._generated > 1
         tpot = (last - first)[longer] / (self._generated[longer] - 1)
         manager, by_side = self._manager, self._meter.mean_by_side()
+        chain = manager.chain
         return ReplayResult(
             trace=self._trace,
             total=len(self._trace),
@@ -198,12 +224,20 @@ class Recorder:
             evicted_tokens={FULL_SIDE: manager.evicted.num_tokens, WINDOW_SIDE: manager.evicted.num_window_tokens},
             tombstoned_tokens=manager.evicted.num_tombstoned,
             tombstone_tokens=manager.tree.num_tombstone_tokens,
+            evicted_states=manager.evicted.num_states,
+            evicted_states_alone=manager.evicted.num_states_alone,
             output_tokens=int(self._generated.sum()),
+            page_size=manager.page_size,
             total_bytes=manager.total_bytes,
             peak_bytes=self._meter.peak_bytes,
+            mean_by_state=self._meter.mean_by_state(by_side),
             mean_by_side=by_side,
             mean_by_kind=bytes_by_kind(manager.layout, by_side),
             split=manager.split,
+            bytes_moved=0 if chain is None else chain.bytes_moved,
+            num_moves=0 if chain is None else chain.num_moves,
+            state_copies=manager.num_state_copies,
+            usable_at_first_refusal=manager.first_shortage,
             ttft=Latencies.of((first - self._arrivals)[~np.isnan(first)]),
             tpot=Latencies.of(tpot),
             clock_s=self._clock,
@@ -217,7 +251,7 @@ class Recorder:
     def _sample(self, running: int, waiting: int) -> None:
         """Add a point to the timeline; when it grows long, drop every second one and sample half as often."""
         stats = self._manager.stats()
-        window = stats.by_side.get(WINDOW_SIDE)
+        window, state = stats.by_side.get(WINDOW_SIDE), stats.by_side.get(STATE_SIDE)
         self._timeline.append(
             (
                 self._clock,
@@ -230,6 +264,7 @@ class Recorder:
                 self._hit_tokens,
                 self._prompt_tokens,
                 *((0, 0, 0) if window is None else (window.live, window.cached, window.free)),
+                *((0, 0) if state is None else (state.live, state.cached)),
             )
         )
         if len(self._timeline) >= 2 * _TIMELINE_POINTS:

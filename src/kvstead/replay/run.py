@@ -8,7 +8,7 @@ from kvstead.engine import KVCacheManager, Scheduler
 from kvstead.model import ModelLayout, load_layout
 from kvstead.model.compute import load_profile
 from kvstead.replay.cost import FixedCost, RooflineCost, StepCost, gpu
-from kvstead.replay.options import Mode, ReplayOptions
+from kvstead.replay.options import Layout, Mode, ReplayOptions
 from kvstead.replay.readers import read_trace
 from kvstead.replay.records import ReplayResult
 from kvstead.replay.serial import SerialReplay
@@ -22,7 +22,12 @@ def run_replay(options: ReplayOptions, report: Callable[[Progress], None] = sile
     report: called now and then with a `Progress`. An interrupt while the replay runs ends it with what was done so far.
     Raises `TraceError`, `LayoutError` or `InvalidSize` for options that make no replay.
     """
-    layout = load_layout(options.model, cache_dtype=options.cache_dtype, tensor_parallel=options.tensor_parallel)
+    layout = load_layout(
+        options.model,
+        cache_dtype=options.cache_dtype,
+        state_dtype=options.state_dtype,
+        tensor_parallel=options.tensor_parallel,
+    )
     cost = step_cost(options, layout)
     trace = merge([read_trace(path) for path in options.traces])
     manager = _manager(options, layout, trace)
@@ -51,6 +56,7 @@ def step_cost(options: ReplayOptions, layout: ModelLayout) -> StepCost:
         # Every rank reads its own share at once, replicated heads and latents included.
         kv_bytes_per_token=layout.full_bytes_per_token * options.tensor_parallel,
         window_bytes_per_token=layout.window_bytes_per_token * options.tensor_parallel,
+        state_bytes=layout.state_bytes * options.tensor_parallel,
         num_gpus=options.tensor_parallel,
     )
 
@@ -58,17 +64,25 @@ def step_cost(options: ReplayOptions, layout: ModelLayout) -> StepCost:
 def _manager(options: ReplayOptions, layout: ModelLayout, trace: Trace) -> KVCacheManager:
     lengths = trace.prompt_lens + trace.output_lens
     expected_length = options.expected_length
-    if layout.window is not None and layout.full_bytes_per_token and options.window_ratio is None:
+    if options.layout is Layout.STATIC and _is_divided(layout) and options.window_ratio is None:
         expected_length = expected_length or round(float(lengths.mean()))
     return KVCacheManager(
         layout,
         options.num_bytes,
         num_slots=options.num_slots,
+        num_states=options.num_states,
         window_ratio=options.window_ratio,
         expected_length=expected_length,
+        pool_layout=str(options.layout),
         page_size=options.page_size,
+        state_interval=options.state_interval,
         policy=options.policy,
         max_requests=1 if options.mode is Mode.SERIAL else options.max_running,
         max_length=int(lengths.max()),
         storage=False,
     )
+
+
+def _is_divided(layout: ModelLayout) -> bool:
+    """Whether a static memory has more than one side."""
+    return layout.full_bytes_per_token > 0 and (layout.window is not None or layout.state_bytes > 0)

@@ -24,7 +24,8 @@ class SerialReplay:
 
     The manager is driven directly: prompts in chunks of `chunk_tokens`, the output in one stretch that takes the time
     of its tokens one by one (exact as long as a step's time grows linearly with the context). For a model with windows
-    chunks are no longer than the window side has room for, and stretches an eighth of a window besides.
+    chunks are no longer than the window side has room for, and stretches an eighth of a window besides. For one with
+    recurrent layers both end where a scheduler would copy the state.
     """
 
     def __init__(
@@ -39,6 +40,7 @@ class SerialReplay:
         self.trace = trace
         self.manager = manager
         self._window = manager.window
+        self._num_states = 1 if manager.state_bytes else 0
         self._cost = cost
         self._chunk_tokens = chunk_tokens
         self._admission = Admission(manager, decode_headroom=0)
@@ -79,7 +81,8 @@ class SerialReplay:
         first_output = self.trace.output_token_base(index)
         start = lease.num_cached
         while start < prompt:
-            stop = start + self._growth(row, min(self._chunk_tokens, prompt - start))
+            room = start + self._growth(row, min(self._chunk_tokens, prompt - start))
+            stop = self.manager.chunk_end(row, room)
             self._grow(row, stop, first_output, self._chunk_seconds(start, stop))
             self.manager.cache(row)  # while its windows are there
             start = stop
@@ -94,28 +97,39 @@ class SerialReplay:
         self.manager.finish(row)
 
     def _growth(self, row: int, num_tokens: int) -> int:
-        """How many of so many tokens the row has room for now, on the window side too; at least one."""
+        """How many of so many tokens the row has room for now, on the window side too; at least one.
+
+        Its state is copied before, if that is due, as a scheduler has it done.
+        """
+        self.manager.checkpoint([row])
         growth = self.manager.growth(row, num_tokens)
         assert growth > 0, "a request that is alone can always go on; it was checked"
         return growth
 
     def _stretch_end(self, length: int) -> int:
-        """Where a stretch that begins at `length` ends at the latest, so that what is read grows evenly over it."""
+        """Where a stretch that begins at `length` ends at the latest.
+
+        What is read grows evenly over it, and a state is to be copied at its end at the earliest.
+        """
+        end = self.manager.table.width
+        if self.manager.row_states is not None:
+            interval = self.manager.row_states.interval
+            end = min(end, (length // interval + 1) * interval)
         if self._window is None:
-            return self.manager.table.width
+            return end
         span, page_size = self._window.span, self.manager.page_size
         longest = max(span // _STRETCHES_PER_WINDOW // page_size, 1) * page_size
         bend = (length // span + 1) * span  # where a window is full, or a chunk ends
-        return min(length + longest, bend)
+        return min(end, length + longest, bend)
 
     def _chunk_seconds(self, start: int, stop: int) -> float:
         """The time of one step that computes tokens `start` .. `stop` - 1 of a prompt."""
         new = stop - start
         pairs = new * start + new * (new + 1) // 2
-        if self._window is None:
-            return self._cost.seconds(new, stop, pairs)
-        read = chunk_reads(self._window, start, stop)
-        return self._cost.seconds(new, stop, pairs, read, self._window.pairs(start, stop))
+        window = (0, 0)
+        if self._window is not None:
+            window = chunk_reads(self._window, start, stop), self._window.pairs(start, stop)
+        return self._cost.seconds(new, stop, pairs, *window, self._num_states)
 
     def _stretch_seconds(self, start: int, stop: int) -> float:
         """The time of a step for each of the tokens `start` .. `stop` - 1: so often the mean of the first and last."""
@@ -123,10 +137,8 @@ class SerialReplay:
 
     def _token_seconds(self, context: int) -> float:
         """The time of a step that computes one token, the last of `context`."""
-        if self._window is None:
-            return self._cost.seconds(1, context, context)
-        in_window = self._window.live_tokens(context)
-        return self._cost.seconds(1, context, context, in_window, in_window)
+        in_window = 0 if self._window is None else self._window.live_tokens(context)
+        return self._cost.seconds(1, context, context, in_window, in_window, self._num_states)
 
     def _grow(self, row: int, end: int, next_token: int, seconds: float) -> None:
         """Compute the row up to `end` tokens, in so many seconds of the clock."""

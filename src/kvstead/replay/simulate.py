@@ -24,7 +24,21 @@ from kvstead.replay.records import Recorder, ReplayResult
 from kvstead.replay.trace import Trace
 
 _STEPS_BETWEEN_REPORTS = 256
-_TIMED = ("match", "peek", "growth", "extend", "decode", "commit", "cache", "append", "finish", "retract", "abort")
+_TIMED = (
+    "match",
+    "peek",
+    "checkpoint",
+    "growth",
+    "chunk_end",
+    "extend",
+    "decode",
+    "commit",
+    "cache",
+    "append",
+    "finish",
+    "retract",
+    "abort",
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,7 +107,8 @@ class CostRunner:
     """Computes nothing: adds up how long each step would take, and makes up the tokens it would sample.
 
     spend: told the seconds of each step when it is launched, while the memory is as the step uses it. window: what the
-    model's bounded layers read, None where it has none.
+    model's bounded layers read, None where it has none. has_states: whether rows have recurrent states. Copies of
+    states and moves of pages take no time.
     """
 
     def __init__(
@@ -104,14 +119,17 @@ class CostRunner:
         spend: Callable[[float], None],
         *,
         window: Window | None = None,
+        has_states: bool = False,
     ) -> None:
         self._trace = trace
         self._cost = cost
         self._spend = spend
         self._window = window
+        self._has_states = has_states
         # The j-th token that a request generates is `output_token_base + j`.
         self._shift: IntArray = np.zeros(num_rows + 1, dtype=np.int64)
         self.seconds = 0.0
+        self.num_steps = 0
 
     def launch(self, step: Step) -> _ComputedTokens:
         """Take a step's time; its tokens continue the trace's output ids."""
@@ -122,12 +140,12 @@ class CostRunner:
             pairs += new * chunk.start + new * (new + 1) // 2
             request = chunk.request.request_id
             self._shift[chunk.row] = self._trace.output_token_base(request) - self._trace.prompt_lens[request]
-        if self._window is None:
-            seconds = self._cost.seconds(step.num_tokens, read, pairs)
-        else:
-            seconds = self._cost.seconds(step.num_tokens, read, pairs, *_window_reads(step, self._window))
+        window_read, window_pairs = (0, 0) if self._window is None else _window_reads(step, self._window)
+        num_states = step.rows.size + len(step.chunks) if self._has_states else 0
+        seconds = self._cost.seconds(step.num_tokens, read, pairs, window_read, window_pairs, num_states)
         self._spend(seconds)
         self.seconds += seconds
+        self.num_steps += 1
         tokens = self._shift[step.rows] + step.lengths
         if step.chunks:
             behind = [self._shift[chunk.row] + chunk.end for chunk in step.chunks]
@@ -165,7 +183,12 @@ class Replay:
         self._stopwatch = Stopwatch(self.manager)
         self._recorder = Recorder(trace, self.manager)
         self._runner = CostRunner(
-            trace, cost, self.manager.table.num_rows, self._recorder.spend, window=self.manager.window
+            trace,
+            cost,
+            self.manager.table.num_rows,
+            self._recorder.spend,
+            window=self.manager.window,
+            has_states=self.manager.state_bytes > 0,
         )
         self._report = report
         self._next = 0  # first request that has not arrived
@@ -199,9 +222,10 @@ class Replay:
             self._recorder.spend(arrival - self._clock)
             self._clock = arrival
             return True
-        launched, before = self._clock, self._runner.seconds
+        launched, before, num_steps = self._clock, self._runner.seconds, self._runner.num_steps
         outcome = self.scheduler.step(self._runner)
         self._clock += self._runner.seconds - before
+        assert outcome is not None or self._runner.num_steps > num_steps, "requests wait and none of them can run"
         if outcome is not None:
             # With overlap it is the step before that was processed, which ended when this one was launched.
             self._note(outcome, launched if self.scheduler.overlap else self._clock)

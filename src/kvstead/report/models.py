@@ -9,7 +9,7 @@ from rich import box
 from rich.markup import escape
 from rich.table import Table
 
-from kvstead.model import BOUNDED, WHOLE_SEQUENCE, CacheKind, LayerCache, ModelLayout
+from kvstead.model import WHOLE_SEQUENCE, CacheKind, LayerCache, ModelLayout
 from kvstead.model.compute import ComputeProfile
 from kvstead.report.units import format_bytes, format_count
 
@@ -54,7 +54,7 @@ def model_table(layout: ModelLayout, profile: ComputeProfile, source: str) -> Ta
         num_bytes = layout.sequence_bytes(num_tokens)
         table.add_row(f"{format_count(num_tokens)} tokens hold", format_bytes(num_bytes))
     table.add_row("parameters", f"{profile.total_params / 1e9:.2f} billion, {profile.active_params / 1e9:.2f} a token")
-    table.add_row("replayed", "yes" if is_managed(layout) else "not yet: states are sized, not managed")
+    table.add_row("replayed", "yes" if is_managed(layout) else "no: states alone are sized, not managed")
     table.add_row("entries in", layout.options.cache_dtype)
     table.add_row("source", escape(source))
     for assumption in layout.assumptions:
@@ -64,7 +64,9 @@ def model_table(layout: ModelLayout, profile: ComputeProfile, source: str) -> Ta
 
 def is_managed(layout: ModelLayout) -> bool:
     """Whether a manager holds what this model caches, so that traces can be replayed on it."""
-    return set(layout.kinds) <= {*WHOLE_SEQUENCE, *BOUNDED}
+    kinds = set(layout.kinds)
+    has_whole_sequences = not kinds.isdisjoint(WHOLE_SEQUENCE)
+    return bool(kinds) and CacheKind.CROSS not in kinds and (has_whole_sequences or CacheKind.STATE not in kinds)
 
 
 def layers_by_kind(layout: ModelLayout) -> str:

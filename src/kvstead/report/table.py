@@ -13,7 +13,7 @@ from kvstead.report.units import format_bytes, format_clock, format_count, forma
 
 _MOST_MESSAGES = 3
 _QUANTILES = ("p50", "p90", "p99")
-_WINDOW = "window"  # the side whose figures are shown only where there is one
+_WINDOW, _STATE = "window", "state"  # sides whose figures are shown only where there are any
 
 
 def print_summary(summary: Mapping[str, Any], console: Console) -> None:
@@ -34,7 +34,8 @@ def headline(summary: Mapping[str, Any]) -> str:
     memory = format_bytes(summary["memory"]["total_bytes"])
     return (
         f"{' + '.join(summary['trace'])} on {summary['model']}: {memory} of {summary['cache_dtype']}, "
-        f"page size {summary['page_size']}, {summary['policy']}, {timing}{ranks}, {summary['mode']}"
+        f"{summary['layout']} layout, page size {summary['page_size']}, {summary['policy']}, {timing}{ranks}, "
+        f"{summary['mode']}"
     )
 
 
@@ -61,15 +62,22 @@ def _lines(summary: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     generated = f"{format_count(summary['output_tokens'])} generated in {format_clock(summary['clock_s'])}"
     yield "throughput", f"{summary['throughput_tok_s']:,.1f} tokens/s: {generated} of the trace's clock"
     yield "prefix hit rate", hit_rate(summary["prefix"])
-    if _WINDOW in memory["by_side"]:
-        yield from _window_lines(summary["prefix"], memory["by_side"])
+    yield from _prefix_lines(summary["prefix"], memory["by_side"])
     held = {name: memory[f"{name}_bytes"] for name in ("peak", "mean")}
     uses = (f"{name} {format_bytes(use)} ({format_share(use, memory['total_bytes'])})" for name, use in held.items())
     yield "memory in use", ", ".join(uses) + ", live and cached"
+    if memory["usable_at_first_refusal"] is not None:
+        full = format_share(memory["usable_at_first_refusal"], 1)
+        yield "usable at first refusal", f"{full} was live or cached when memory was short for the first time"
     if memory["split"] is not None:
         yield "memory split", split(memory["split"])
     if len(memory["by_kind"]) > 1:
         yield "memory by kind", ", ".join(f"{kind} {format_bytes(use)}" for kind, use in memory["by_kind"].items())
+    if _STATE in memory["by_side"]:
+        yield "state copies", format_count(memory["state_copies"])
+    if "gap" in memory["by_state"]:
+        moved = f"{format_bytes(memory['bytes_moved'])}, {memory['moves_per_step']:.4g} pages a step"
+        yield "bytes moved", moved
     yield "memory management", f"{summary['memory_us_per_step']:.1f} us a step, {format_count(summary['steps'])} steps"
     yield "wall time", f"{format_seconds(summary['wall_s'])}{_pace(summary)}"
 
@@ -92,26 +100,42 @@ def hit_rate(prefix: Mapping[str, Any]) -> str:
     return "no reuse information in this trace" if prompts else "no prompt was computed"
 
 
-def _window_lines(prefix: Mapping[str, Any], sides_with_bytes: Container[str]) -> Iterator[tuple[str, str]]:
-    """What became of cached prefixes in a memory with a window side."""
-    lost, found = prefix["lost_to_dead_windows"], prefix["found_tokens"]
+def _prefix_lines(prefix: Mapping[str, Any], sides_with_bytes: Container[str]) -> Iterator[tuple[str, str]]:
+    """What became of cached prefixes in a memory with windows or states."""
+    has_windows, has_states = _WINDOW in sides_with_bytes, _STATE in sides_with_bytes
+    if not has_windows and not has_states:
+        return
+    cause = "missing states" if has_states else "dead windows"
+    lost, found = prefix[f"lost_to_{cause.replace(' ', '_')}"], prefix["found_tokens"]
     if found:
         share = format_share(lost, found)
-        yield "lost to dead windows", f"{share} of the tokens found ({format_count(lost)} of {format_count(found)})"
+        yield f"lost to {cause}", f"{share} of the tokens found ({format_count(lost)} of {format_count(found)})"
     evicted = {side: tokens for side, tokens in prefix["evicted_tokens"].items() if side in sides_with_bytes}
     sides = ", ".join(f"{format_count(tokens)} {side}" for side, tokens in evicted.items())
-    yield "evicted tokens", f"{sides}, {format_count(prefix['tombstoned_tokens'])} of these alone"
-    yield "tombstones", f"{format_count(prefix['tombstone_tokens'])} cached tokens without a window at the end"
+    if has_windows:
+        yield "evicted tokens", f"{sides}, {format_count(prefix['tombstoned_tokens'])} of these alone"
+        yield "tombstones", f"{format_count(prefix['tombstone_tokens'])} cached tokens without a window at the end"
+    else:
+        yield "evicted tokens", sides
+    if has_states:
+        alone = format_count(prefix["evicted_states_alone"])
+        yield "evicted states", f"{format_count(prefix['evicted_states'])}, {alone} of these alone"
 
 
 def split(memory_split: Mapping[str, Any]) -> str:
-    """How the memory was divided between full and window side, and who said so."""
-    full, window = format_count(memory_split["num_slots"]), format_count(memory_split["num_window_slots"])
-    return f"{full} full and {window} window slots, ratio {memory_split['ratio']:.4g}: {memory_split['source']}"
+    """How the memory was divided among its sides, and who said so."""
+    full, window = memory_split["num_slots"], memory_split["num_window_slots"]
+    parts = [f"{format_count(full)} full"]
+    parts += [f"{format_count(window)} window slots, ratio {memory_split['ratio']:.4g}"] if window else []
+    parts += [f"{format_count(memory_split['num_states'])} states"] if memory_split["num_states"] else []
+    return f"{' and '.join(parts)}: {memory_split['source']}"
 
 
 def bytes_by_state(summary: Mapping[str, Any]) -> Table:
-    """The pool's bytes by state, averaged over the clock, and their sum."""
+    """The pool's bytes by state, averaged over the clock, and their sum.
+
+    Where what is free is in several places, the line above the sum's says so much in one word, beside the sum.
+    """
     memory = summary["memory"]
     total = memory["total_bytes"]
     table = Table(box=box.SIMPLE_HEAD, show_footer=True)
@@ -121,6 +145,10 @@ def bytes_by_state(summary: Mapping[str, Any]) -> Table:
     table.add_column("", footer=format_share(total, total), justify="right")
     for state, num_bytes in memory["by_state"].items():
         table.add_row(state, format_count(num_bytes), format_bytes(num_bytes), format_share(num_bytes, total))
+    if "free" not in memory["by_state"]:
+        free = memory["free"]
+        table.add_section()
+        table.add_row("free: holes and gap", format_count(free), format_bytes(free), format_share(free, total))
     return table
 
 
@@ -133,7 +161,8 @@ def bytes_by_side(summary: Mapping[str, Any]) -> Table:
         total = side["total_bytes"]
         table.add_column(name, footer=format_bytes(total), justify="right")
         table.add_column("", footer=format_share(total, total), justify="right")
-    for state in summary["memory"]["by_state"]:
+    states = [state for state in next(iter(by_side.values())) if state != "total_bytes"]
+    for state in states:
         held = [(side[state], side["total_bytes"]) for side in by_side.values()]
         cells = [text for part, total in held for text in (format_bytes(part), format_share(part, total))]
         table.add_row(state, *cells)
