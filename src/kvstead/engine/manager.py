@@ -27,7 +27,7 @@ from kvstead.engine.lease import Lease, Peek
 from kvstead.engine.memory import ArenaOptions, MemoryRequest, plan_memory
 from kvstead.engine.memory_pools import Memory
 from kvstead.engine.request import token_ids
-from kvstead.engine.room import ONLY_AN_END_HELPS, WINDOW_PAGE, Demand
+from kvstead.engine.room import ONE_STATE, ONLY_AN_END_HELPS, WINDOW_PAGE, Demand
 from kvstead.engine.row_tokens import RowTokens
 from kvstead.engine.states import RowStates
 from kvstead.engine.view import MemoryView
@@ -119,6 +119,8 @@ class KVCacheManager(MemoryView):
             return Peek(0, self.room.evictable())
         match = self.tree.match(token_ids(tokens)[:-1], namespace=namespace)
         with self._locked(match.node):
+            if self.row_states is not None and not self.room.has(ONE_STATE):
+                self.row_states.drop_kept()  # as `match` would
             if self.row_windows is not None:
                 self.row_windows.reclaim_pieces()
             return Peek(match.num_tokens, self.room.evictable())
@@ -379,7 +381,8 @@ class KVCacheManager(MemoryView):
 
     def _let_go(self, demand: Demand) -> bool:
         """Have rows give up what they do not need, if that may help; whether it may have."""
-        has_dropped = self.row_states is not None and self.row_states.drop_kept()
+        may_help = demand.states > 0 or self.chain is not None
+        has_dropped = may_help and self.row_states is not None and self.row_states.drop_kept()
         if self.row_windows is None or self.room.lack(demand) >= ONLY_AN_END_HELPS:
             return has_dropped
         self.row_windows.reclaim()
