@@ -25,9 +25,10 @@ class StateTreeMachine(RuleBasedStateMachine):
         span=st.one_of(st.just(inf), st.integers(1, 9)),
         is_chunked=st.booleans(),
         policy=st.sampled_from(sorted(POLICIES)),
+        branches=st.lists(st.tuples(st.integers(0, 6), st.integers(1, 4)), min_size=3, max_size=NUM_STATES),
     )
-    def start(self, page_size, span, is_chunked, policy):
-        """Small pools, an empty tree."""
+    def start(self, page_size, span, is_chunked, policy, branches):
+        """Small pools, a tree of a few states."""
         self.page_size = page_size
         size = NUM_PAGES * page_size
         window = None if span == inf else Window(span, is_chunked)
@@ -37,26 +38,34 @@ class StateTreeMachine(RuleBasedStateMachine):
         self.model = StateTreeModel(page_size, policy, span, is_chunked)
         self.locked = []  # (node, key, where its window part begins), one a lock
         self.held = []  # (node, key), one a hold
+        for stem, length in branches:
+            pages = [0] * stem + [1] * length
+            self.cache(np.repeat(pages, page_size), NAMESPACES[0], 0, 0, puts=True)
 
     def tokens(self, data):
         """Keys over two letters, one of them rare, so that most continue one another."""
-        pages = data.draw(st.lists(st.sampled_from([0, 0, 0, 1]), max_size=8), label="pages")
+        pages = data.draw(st.lists(st.sampled_from([0, 0, 0, 1]), min_size=1, max_size=8), label="pages")
         return np.repeat(np.array(pages, dtype=np.int64), self.page_size)
 
     @rule(
         data=st.data(),
         namespace=st.sampled_from(NAMESPACES),
         priority=st.integers(-2, 2),
-        num_dead=st.integers(0, 8),
+        num_dead=st.sampled_from([0, 0, 0, 1, 3]),
         puts=st.sampled_from([True, True, False]),
         lock=st.booleans(),
     )
     def insert(self, data, namespace, priority, num_dead, puts, lock):
         """A request caches its row, the head of it without windows, and the state that it has come to."""
-        tokens = self.tokens(data)
+        node, key = self.cache(self.tokens(data), namespace, priority, num_dead, puts=puts)
+        if lock and node is not None:
+            self.lock_both(node, key)
+
+    def cache(self, tokens, namespace, priority, num_dead, *, puts):
+        """Insert a key where there is room for it or room can be made."""
         short = tokens.size - self.room()
         if short > self.tree.evictable_tokens:
-            return
+            return None, ()
         assert self.tree.evict(max(short, 0)) == self.model.evict(max(short, 0), 0)
         row = self.allocator.alloc(tokens.size).numpy()
         has_window = np.zeros(tokens.size // self.page_size, dtype=bool)
@@ -68,11 +77,10 @@ class StateTreeMachine(RuleBasedStateMachine):
         shared = self.model.insert(namespace, tokens.tolist(), pages, has_window.tolist(), priority)
         assert (done.num_shared, done.num_tokens) == (shared, tokens.size)
         self.allocator.free_segment(row[:shared], start_pos=0)
-        key = (namespace, *tokens.tolist()) if tokens.size else ()
-        if key and puts:
+        key = (namespace, *tokens.tolist())
+        if puts:
             self.put_both(done.node, key)
-        if lock:
-            self.lock_both(done.node, key)
+        return done.node, key
 
     def put_both(self, node, key):
         """Put a state, for which another goes if it must."""
@@ -86,12 +94,17 @@ class StateTreeMachine(RuleBasedStateMachine):
         if not taken:
             self.pool.free(np.array([slot]))
 
+    @precondition(lambda self: self.model.states)
     @rule(
-        data=st.data(), namespace=st.sampled_from(NAMESPACES), then=st.sampled_from(["", "lock", "hold", "supersede"])
+        data=st.data(),
+        misses=st.sampled_from([False, False, True]),
+        then=st.sampled_from(["", "lock", "hold", "supersede"]),
     )
-    def match(self, data, namespace, then):
+    def match(self, data, misses, then):
         """A match is the longest prefix that ends at a state and has its window, with the slots put in for it."""
-        tokens = self.tokens(data)
+        known = sorted(self.model.states, key=lambda key: (key[0].lora, key[1:]))
+        namespace, *cached = data.draw(st.sampled_from(known), label="cached")
+        tokens = self.tokens(data) if misses else np.array(cached + [0] * self.page_size)
         found = self.tree.match(tokens, namespace=namespace)
         assert (found.num_tokens, found.num_found) == self.model.match(namespace, tokens.tolist())
         assert found.node.end == found.num_tokens
@@ -150,7 +163,8 @@ class StateTreeMachine(RuleBasedStateMachine):
         self.tree.supersede_state(nodes[state.slot])
         state.is_superseded = True
 
-    @rule(num_tokens=st.integers(0, 12), num_window_tokens=st.integers(0, 12), num_states=st.integers(0, 4))
+    @precondition(lambda self: len(self.model.states) > 1)
+    @rule(num_tokens=st.integers(0, 4), num_window_tokens=st.integers(0, 8), num_states=st.integers(0, 2))
     def evict(self, num_tokens, num_window_tokens, num_states):
         """What goes is what brute force picks, and what was asked for is available at once."""
         evictable = self.tree.evictable_tokens, self.tree.window_evictable_tokens, self.tree.evictable_states
@@ -162,8 +176,9 @@ class StateTreeMachine(RuleBasedStateMachine):
         assert gone.num_states >= min(num_states, evictable[2])
         assert (self.room(), len(self.pool.available)) == (free[0] + gone.num_tokens, free[1] + gone.num_states)
 
+    @precondition(lambda self: len(self.model.states) > 1)
     @rule(
-        num_bytes=st.integers(0, 80), token=st.integers(1, 4), window_token=st.integers(0, 4), state=st.integers(0, 20)
+        num_bytes=st.integers(0, 40), token=st.integers(1, 4), window_token=st.integers(0, 4), state=st.integers(0, 20)
     )
     def evict_bytes(self, num_bytes, token, window_token, state):
         """Victim after victim as brute force picks them over all sides, bytes enough or all there are."""
@@ -179,6 +194,7 @@ class StateTreeMachine(RuleBasedStateMachine):
                 for count, all_of_it, cost in zip(freed, evictable, costs.values(), strict=True)
             )
 
+    @precondition(lambda self: len(self.model.pages) == NUM_PAGES)
     @rule()
     def evict_in_a_group(self):
         """An open free group makes eviction an error, and a clear is refused."""
@@ -187,6 +203,7 @@ class StateTreeMachine(RuleBasedStateMachine):
                 self.tree.evict_bytes(1, token_bytes=1)
             assert self.tree.clear() is False
 
+    @precondition(lambda self: not self.pool.available)
     @rule()
     def clear(self):
         """A clear takes everything or, with anything locked or held, nothing."""
