@@ -4,7 +4,7 @@ import pytest
 
 from kvstead.errors import InvalidSize, LayoutError, TraceError
 from kvstead.model import load_layout
-from kvstead.replay.cost import FixedCost
+from kvstead.replay.cost import FixedCost, gpu
 from kvstead.replay.options import Mode, ReplayOptions
 from kvstead.replay.run import run_replay, step_cost
 from kvstead.replay.synthetic import make_trace
@@ -83,6 +83,25 @@ def test_ranks_that_hold_copies_read_them_too(options):
         cost = step_cost(chosen, load_layout(model, tensor_parallel=ranks))
         reading.append(cost.seconds(1, 10**6, 1) - cost.seconds(1, 0, 1))
     assert reading[1] == pytest.approx(reading[0])
+
+
+def test_ranks_read_their_shares_of_states_at_once(options):
+    """Every rank reads and writes its heads' part of a state, so two ranks take half as long for a step's states."""
+    model, reading = "qwen3-next-80b-a3b", []
+    for ranks in (1, 2):
+        chosen = replace(options, model=model, tensor_parallel=ranks)
+        cost = step_cost(chosen, load_layout(model, tensor_parallel=ranks))
+        reading.append(cost.seconds(1, 1, 1, 0, 0, 1000) - cost.seconds(1, 1, 1, 0, 0, 0))
+    num_bytes = 2 * 1000 * load_layout(model).state_bytes
+    assert reading == pytest.approx([num_bytes / (gpu("h100-sxm").bandwidth * 0.8 * ranks) for ranks in (1, 2)])
+
+
+def test_states_are_stored_and_read_as_told(options):
+    """The dtype of states reaches the memory and the time of its steps."""
+    options = replace(options, model="qwen3-next-80b-a3b", num_slots=None, num_bytes=2**31)
+    wide, narrow = (run_replay(replace(options, state_dtype=dtype)) for dtype in ("float32", "bfloat16"))
+    assert narrow.clock_s < wide.clock_s
+    assert narrow.split.num_slots > wide.split.num_slots
 
 
 def test_a_given_step_time_needs_no_gpu(options):

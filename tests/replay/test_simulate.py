@@ -194,7 +194,9 @@ def test_timeline_thins_out(num_steps):
     assert max(gaps.max(), num_steps - clocks[-1]) <= max(1, num_steps / 1_000)
 
 
-@pytest.mark.parametrize("outer", ["peek", "growth", "extend", "decode", "commit", "finish", "retract"])
+@pytest.mark.parametrize(
+    "outer", ["peek", "checkpoint", "chunk_end", "growth", "extend", "decode", "commit", "finish", "retract"]
+)
 def test_memory_time_is_that_inside_the_manager_once(outer, monkeypatch):
     """A method that calls another counts the time from its own start to its end; outside of them none passes."""
     clock = count()
