@@ -9,7 +9,7 @@ from dataclasses import astuple
 
 import numpy as np
 import pytest
-from layouts import HIGH, LOW, MIDDLE, room_unmoved, some_layout
+from all_layouts import HIGH, LOW, MIDDLE, room_unmoved, some_layout
 
 from kvstead.arena import PoolChain
 from kvstead.pools import ByteArena, EntrySpec, Place

@@ -2,10 +2,10 @@
 
 import numpy as np
 import pytest
+from all_layouts import HIGH, LOW, MIDDLE
 from chain_pair import ChainPair, ints, specs_of
 from hypothesis import given
 from hypothesis import strategies as st
-from layouts import HIGH, LOW, MIDDLE
 
 from kvstead.arena import PoolChain
 from kvstead.errors import AuditError, DoubleFree, ForeignPage, InvalidSize, LayoutError

@@ -3,8 +3,8 @@
 from itertools import chain, combinations, product
 
 import pytest
+from all_layouts import HIGH, LOW, MIDDLE
 from chain_pair import ChainPair, ints
-from layouts import HIGH, LOW, MIDDLE
 
 
 def subsets(items):

@@ -7,8 +7,8 @@ import random
 import chain_pair
 import numba
 import pytest
+from all_layouts import HIGH, LOW, MIDDLE
 from chain_pair import ChainPair, ints
-from layouts import HIGH, LOW, MIDDLE
 
 from kvstead.arena import page_map, span
 from kvstead.errors import ForeignPage, KVSteadError
