@@ -80,8 +80,9 @@ def _write(
 def _caption(summary: Mapping[str, Any]) -> str:
     traces = " + ".join(Path(name).name for name in summary["trace"])
     timing = summary["gpu"] or "constant step time"
-    parts = (traces, Path(summary["model"]).name, f"page size {summary['page_size']}", summary["policy"], timing)
-    text = "  |  ".join((*parts, summary["mode"]))
+    sizes = f"{summary['layout']} layout", f"page size {summary['page_size']}"
+    parts = (traces, Path(summary["model"]).name, *sizes, summary["policy"], timing, summary["mode"])
+    text = "  |  ".join(parts)
     return text if len(text) <= _MOST_CAPTION else f"...{text[-_MOST_CAPTION:]}"
 
 
