@@ -24,7 +24,7 @@ def test_queue_pops_the_lowest_rank_whatever_happened_meanwhile(policy, data):
     clock = len(nodes)
     for _ in range(data.draw(st.integers(0, 60))):
         node = data.draw(st.sampled_from(nodes))
-        action = data.draw(st.sampled_from(["add", "discard", "use", "pop"]))
+        action = data.draw(st.sampled_from(["add", "discard", "use", "look", "pop"]))
         if action == "add" and node not in waiting:
             queue.add(node)
             waiting.add(node)
@@ -37,6 +37,8 @@ def test_queue_pops_the_lowest_rank_whatever_happened_meanwhile(policy, data):
             node.hits += 1
             node.priority += data.draw(st.integers(0, 1))
             queue.refresh(node)
+        elif action == "look":
+            assert queue.first() == min(map(rank, waiting), default=None)
         elif action == "pop":
             popped = queue.pop()
             assert popped is (min(waiting, key=rank) if waiting else None)

@@ -131,6 +131,27 @@ def test_state_evicted_alone_joins_its_node_with_what_follows(page_size):
     bench.audit()
 
 
+@pytest.mark.parametrize("page_size", [1, 2, 3])
+@pytest.mark.parametrize("loosens", [False, True])
+def test_windows_that_go_leave_states_at_their_ends(page_size, loosens):
+    """Tombstones become one, and so do windows that a lock lets go, but never across a state."""
+    word = "abcdefgh"
+    for ends in itertools.combinations(range(1, 8), 3):
+        bench = Bench(32, page_size, window=Window(2 * page_size), num_states=4)
+        nodes = {word[:end]: bench.keep(word[:end]) for end in (*ends, 8)}
+        slots = bench.tree.state_slots().tolist()
+        if loosens:
+            bench.tree.lock(nodes[word])
+            for to in range(6 * page_size, 8 * page_size + 1):
+                bench.tree.loosen(nodes[word], max(6 * page_size, to - 1), to)
+                bench.audit()
+        while bench.tree.evict(0, 1).num_tombstoned:
+            bench.audit()
+        assert {key: bench.word_of(node) for key, node in nodes.items()} == {key: key for key in nodes}
+        assert [node.state is not None for node in nodes.values()] == [True] * 4
+        assert bench.tree.state_slots().tolist() == slots
+
+
 def test_leaf_that_lost_its_state_goes_next():
     """A state that goes alone leaves a leaf of no use."""
     bench = Bench(8, num_states=2)

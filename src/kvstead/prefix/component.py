@@ -252,7 +252,7 @@ class FullComponent:
         """Give the pages of unlocked nodes back to the allocator, in one call."""
         if not nodes:
             return
-        pages = np.concatenate([node.pages for node in nodes])
+        pages = np.concatenate([node.pages for node in nodes]) if len(nodes) > 1 else nodes[0].pages
         self._pool.free_segment(self.slots(pages), start_pos=0)
         self._held[pages] = 0
         self.evictable_tokens -= pages.size * self._page_size

@@ -12,6 +12,8 @@ over all sides (`evict_bytes`): what is of no use first, then by the policy; on 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import reduce
+from operator import add
 
 from kvstead.errors import InvalidSize, KVSteadError, OpenGroup
 from kvstead.prefix.component import FullComponent, SlotPool
@@ -69,26 +71,23 @@ class Eviction:
         self._require_no_group()
         window = self._window if window_token_bytes else None
         states = self._states if state_bytes else None
-        gone = Evicted(0, 0)
-        wanted = num_bytes
-        while wanted > 0:
-            ranks = (
-                self._full.first(),
-                states.first() if states is not None else None,
-                window.first() if window is not None else None,
-            )
-            lowest = min((rank for rank in ranks if rank is not None), default=None)
-            if lowest is None:
+        steps: list[Evicted] = []
+        while num_bytes > 0:
+            leaf = self._full.first()
+            state = states.first() if states is not None else None
+            node = window.first() if window is not None else None
+            if leaf is not None and (state is None or leaf <= state) and (node is None or leaf <= node):
+                step = self._evict_nodes(1)
+            elif states is not None and state is not None and (node is None or state <= node):
+                step = self._evict_states(states, 1)
+            elif window is not None and node is not None:
+                step = _tombstoned(window.evict_next(-(-num_bytes // window_token_bytes)))
+            else:
                 break
-            if ranks[0] == lowest:
-                gone += self._evict_nodes(1)
-            elif states is not None and ranks[1] == lowest:
-                gone += self._evict_states(states, 1)
-            elif window is not None:
-                gone += _tombstoned(window.evict_next(-(-wanted // window_token_bytes)))
-            wanted = num_bytes - gone.num_tokens * token_bytes
-            wanted -= gone.num_window_tokens * window_token_bytes + gone.num_states * state_bytes
-        return gone
+            num_bytes -= step.num_tokens * token_bytes + step.num_window_tokens * window_token_bytes
+            num_bytes -= step.num_states * state_bytes
+            steps.append(step)
+        return reduce(add, steps) if steps else Evicted(0, 0)
 
     def _require_no_group(self) -> None:
         if self._pool.free_group is not None:
