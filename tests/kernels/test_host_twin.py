@@ -152,15 +152,21 @@ def test_take(data):
 
 @st.composite
 def slot_lists(draw, state, page_size):
-    """Some slots of some pages, page by page, shuffled, or anything."""
+    """Some slots of some pages, page by page, shuffled, or anything; or all of them in order, from some slot on."""
     pages = draw(page_lists(state))
+    some = st.lists(st.integers(0, page_size - 1), min_size=1, max_size=page_size)
+    in_order = draw(st.booleans())
     slots = [
         page * page_size + offset
         for page in pages
-        for offset in draw(st.lists(st.integers(0, page_size - 1), min_size=1, max_size=page_size))
+        for offset in (range(page_size) if in_order else draw(some))
         if abs(page) < 2**32
     ]
-    if draw(st.booleans()):
+    if in_order:
+        slots = slots[draw(st.integers(0, page_size - 1)) :]
+        if slots and draw(st.booleans()):
+            slots[draw(st.integers(0, len(slots) - 1))] = draw(ANY_NUMBER)
+    elif draw(st.booleans()):
         slots = draw(st.permutations(slots))
     if draw(st.booleans()):
         slots = [*slots, draw(ANY_NUMBER)]

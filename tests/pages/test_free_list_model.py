@@ -103,13 +103,19 @@ class FreeListMachine(RuleBasedStateMachine):
         self.note_park(park, pages)
 
     @precondition(lambda self: self.model.live)
-    @rule(data=st.data(), page_size=PAGE_SIZES)
-    def park_slots(self, data, page_size):
-        """Any slots of pages park each page once, in the order first seen."""
+    @rule(data=st.data(), page_size=PAGE_SIZES, parks=st.booleans(), whole=st.booleans())
+    def leave_slots(self, data, page_size, parks, whole):
+        """Any slots of pages, or all of them in order, give or park each page once, in the order first seen."""
         pages = self.some_live(data)
         offsets = st.integers(0, page_size - 1)
         slots = [page * page_size + data.draw(offsets) for page in [*pages, *pages[:2]]]
-        self.note_park(self.real.park_slots(ints(slots), page_size), pages)
+        if whole:
+            slots = [page * page_size + offset for page in [*pages, *pages[:2]] for offset in range(page_size)]
+        if parks:
+            self.note_park(self.real.park_slots(ints(slots), page_size), pages)
+        else:
+            assert self.real.give_slots(ints(slots), page_size).tolist() == pages
+            self.model.give(pages)
 
     @precondition(lambda self: self.model.live)
     @rule(data=st.data(), page_size=PAGE_SIZES, parks=st.booleans())
@@ -121,7 +127,7 @@ class FreeListMachine(RuleBasedStateMachine):
         if parks:
             self.note_park(self.real.park_segment(slots, page_size), pages)
         else:
-            self.real.give_segment(slots, page_size)
+            assert self.real.give_segment(slots, page_size).tolist() == pages
             self.model.give(pages)
 
     @precondition(lambda self: self.parks)
@@ -157,6 +163,7 @@ class FreeListMachine(RuleBasedStateMachine):
         self.refused(error, words, lambda: self.real.park_segment(slots, page_size))
         if wrong not in good:
             self.refused(error, words, lambda: self.real.park_slots(slots, page_size))
+            self.refused(error, words, lambda: self.real.give_slots(slots, page_size))
 
     @precondition(lambda self: self.model.live)
     @rule(data=st.data(), page_size=st.sampled_from([2, 3, 4, 16]))

@@ -59,11 +59,13 @@ class ArenaPages(FreeList):
         super().give(pages)
         self.chain.release(self.pool, pages)
 
-    def give_segment(self, slots: IntArray, page_size: int) -> None:
-        """Make the pages of a row segment available again; `slots` as for `park_segment`."""
-        pages = super().park_segment(slots, page_size)
-        self.chain.release(self.pool, pages)
-        super().unpark(pages)
+    def give_slots(self, slots: IntArray, page_size: int) -> IntArray:
+        """Make the pages that live slots lie in available again, each once."""
+        return self._release_in_chain(super().give_slots(slots, page_size))
+
+    def give_segment(self, slots: IntArray, page_size: int) -> IntArray:
+        """Make the pages of a row segment available again."""
+        return self._release_in_chain(super().give_segment(slots, page_size))
 
     def park(self, pages: IntArray) -> IntArray:
         """Make live pages parked; their bytes are kept, wherever they move."""
@@ -114,6 +116,10 @@ class ArenaPages(FreeList):
                 f"pool {self.pool!r}: pages {odd.tolist()} are in one state by their ids and in another by their "
                 "places. Only the allocator may take from its pool of the chain."
             )
+
+    def _release_in_chain(self, pages: IntArray) -> IntArray:
+        self.chain.release(self.pool, pages)
+        return pages
 
     def _park_in_chain(self, pages: IntArray) -> IntArray:
         self.chain.park(self.pool, pages)

@@ -135,7 +135,7 @@ class Allocator(ABC):
 
     def _keep_states(self, slots: FreeList) -> None:
         """Start with slots for states beside the tokens."""
-        self.states = StateAllocator(slots, self._hand_back, self.device)
+        self.states = StateAllocator(slots, self._free_pages, self.device)
 
     @abstractmethod
     def _park(self, slots: IntArray) -> Sequence[Release]:
@@ -145,13 +145,20 @@ class Allocator(ABC):
     def _park_segments(self, segments: Sequence[IntArray]) -> Sequence[Release]:
         """As `_park`, for stretches of rows that start on a page boundary; none of them is empty."""
 
+    @abstractmethod
     def _give(self, slots: IntArray) -> None:
-        """Park and unpark; a subclass may know a shorter way."""
-        free_group.end(self._park(slots))
+        """Give the pages of the slots back, by the shortest way."""
 
     @abstractmethod
     def _give_segment(self, slots: IntArray) -> None:
         """Give the pages of one such stretch back, by the shortest way."""
+
+    def _free_pages(self, pool: FreeList, pages: IntArray) -> None:
+        """Give live pages of a pool back: at once, or when the open group ends. Raises as `FreeList.give`."""
+        if self.free_group is None:
+            pool.give(pages)
+        else:
+            self.free_group.append(Release(pool, pool.park(pages)))
 
     def _hand_back(self, releases: Iterable[Release]) -> None:
         """Make parked pages available: at once, or when the open group ends."""

@@ -217,7 +217,7 @@ class PagedAllocator(Allocator):
         if self.page_size == 1:
             self._free_list.give(slots)
         else:
-            super()._give(slots)
+            self._free_list.give_slots(slots, self.page_size)
 
     def _give_segment(self, slots: IntArray) -> None:
         self._free_list.give_segment(slots, self.page_size)

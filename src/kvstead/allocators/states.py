@@ -2,29 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 import torch
 
 from kvstead.errors import InvalidSize
 from kvstead.kernels.arrays import Integers, hand_out, to_device, to_host
-from kvstead.kernels.jit import StateArray
-from kvstead.pages import FreeList, Release
+from kvstead.kernels.jit import IntArray, StateArray
+from kvstead.pages import FreeList
 
 
 class StateAllocator:
     """State slots 1 .. `size`; slot 0 is padding. Made and audited by the allocator whose tokens they go with.
 
-    hand_back: what becomes of slots that were freed and parked here. It is that allocator's: it has the one free group,
-    so a state freed while the group is open is available again when it ends, like the request's tokens. `pages` are the
-    slots' own, of one slot each, in a pool of their own or of an arena: that allocator counts them among its pools.
+    pages: the slots, one a page, in a pool of their own or of an arena; that allocator counts them among its pools.
+    free_pages: how pages of a pool are given back. It is that allocator's: it has the one free group, so a state freed
+    while the group is open is available again when it ends, like the request's tokens.
     """
 
     def __init__(
-        self, pages: FreeList, hand_back: Callable[[Sequence[Release]], None], device: str | torch.device
+        self, pages: FreeList, free_pages: Callable[[FreeList, IntArray], None], device: str | torch.device
     ) -> None:
         self.pages = pages
-        self._hand_back = hand_back
+        self._free_pages = free_pages
         self.device = torch.device(device)
 
     @property
@@ -71,7 +71,7 @@ class StateAllocator:
         """
         array = to_host(slots)
         if array.size:
-            self._hand_back((Release(self.pages, self.pages.park(array)),))
+            self._free_pages(self.pages, array)
 
     def physical_slots(self, slots: Integers, out: torch.Tensor | None = None) -> torch.Tensor:
         """Where states lie now: as `MultiEndedAllocator.physical_slots`. Without an arena a state lies at its slot."""

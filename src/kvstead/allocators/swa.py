@@ -257,33 +257,20 @@ class SWAAllocator(PagedAllocator):
         return [*releases, *(Release(self._windows, self._windows.park(part)) for part in peers if part.size)]
 
     def _give(self, slots: IntArray) -> None:
-        pool = self._free_list
         if self.page_size == 1:
-            pool.give(slots)
-            self._give_peers(slots)
+            self._free_list.give(slots)
+            self._drop_peers(slots)
         else:
-            pages = pool.park_slots(slots, self.page_size)
-            self._give_peers(pages)
-            pool.unpark(pages)
+            self._drop_peers(self._free_list.give_slots(slots, self.page_size))
 
     def _give_segment(self, slots: IntArray) -> None:
-        pages = self._free_list.park_segment(slots, self.page_size)
-        self._give_peers(pages)
-        self._free_list.unpark(pages)
-
-    def _give_peers(self, pages: IntArray) -> None:
-        peers = self._unmap(pages)
-        if peers.size:
-            self._windows.give(peers)
+        self._drop_peers(self._free_list.give_segment(slots, self.page_size))
 
     def _drop_peers(self, pages: IntArray) -> None:
         """Free the peers of full pages, at once or when the group ends."""
-        if self.free_group is None:
-            self._give_peers(pages)
-            return
         peers = self._unmap(pages)
         if peers.size:
-            self._hand_back((Release(self._windows, self._windows.park(peers)),))
+            self._free_pages(self._windows, peers)
 
     def _unmap(self, pages: IntArray) -> IntArray:
         """Take the peers of `pages` out of the mapping: what they were, for the caller to free."""

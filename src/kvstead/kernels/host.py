@@ -123,6 +123,17 @@ def take(
         owner[out[i]] = tag
 
 
+@kernel(i64(I64, i64, i64))
+def _length_of_page(slots: IntArray, base: int, page_size: int) -> int:
+    """`page_size` where the slots are those of the page at `base`, all in order; else 1, the first of them."""
+    if slots.size < page_size:
+        return 1
+    wrong = 0
+    for j in range(page_size):
+        wrong |= slots[j] ^ (base + j)
+    return page_size if wrong == 0 else 1
+
+
 @kernel(types.UniTuple(i64, 2)(U8, I64, i64, i64, I64))
 def move_slots(state: StateArray, slots: IntArray, page_size: int, after: int, out: IntArray) -> tuple[int, int]:
     """Collect the distinct pages of live `slots` into `out`, in the order first seen, and set them to `after`.
@@ -132,9 +143,11 @@ def move_slots(state: StateArray, slots: IntArray, page_size: int, after: int, o
     count = 0
     base = 0
     end = 0  # slots in [base, end) lie in the page just seen
-    for i in range(slots.size):
+    i = 0
+    while i < slots.size:
         slot = slots[i]
         if base <= slot < end:
+            i += 1
             continue
         page = slot // page_size
         good = slot >= 0 and page < state.size
@@ -148,6 +161,7 @@ def move_slots(state: StateArray, slots: IntArray, page_size: int, after: int, o
             return 0, i
         base = page * page_size
         end = base + page_size
+        i += _length_of_page(slots[i : i + page_size], base, page_size)
     for j in range(count):
         state[out[j]] = after
     return count, -1

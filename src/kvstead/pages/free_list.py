@@ -111,12 +111,28 @@ class FreeList:
         self._move(pages, host.LIVE, host.FREE, ring, start)
         self._given(ring, pages.size)
 
-    def give_segment(self, slots: IntArray, page_size: int) -> None:
-        """Make the pages of a row segment available again; `slots` as for `park_segment`. O(slots)."""
+    def give_slots(self, slots: IntArray, page_size: int) -> IntArray:
+        """Make the pages that live slots lie in available again, each once: int64[k], in the order first seen.
+
+        Raises as `give`. O(slots).
+        """
+        pages = self._leave_slots(slots, page_size, host.FREE, np.empty(min(slots.size, self.num_pages), np.int64))
+        self._list(pages)
+        return pages
+
+    def give_segment(self, slots: IntArray, page_size: int) -> IntArray:
+        """Make the pages of a row segment available again; `slots` as for `park_segment`. O(slots).
+
+        Returns their ids, int64[k], good until the next call.
+        """
         num_pages = -(-slots.size // page_size)
         ring, start = self._room(num_pages)
-        self._move_segment(slots, page_size, host.FREE, ring, start)
+        self._leave_segment(slots, page_size, host.FREE, ring, start)
         self._given(ring, num_pages)
+        straight = ring.size - start
+        if num_pages <= straight:
+            return ring[start : start + num_pages]
+        return np.concatenate((ring[start:], ring[: num_pages - straight]))
 
     def park(self, pages: IntArray) -> IntArray:
         """Make live pages parked: no longer owned, not yet available. Raises as `give`. O(pages).
@@ -129,11 +145,8 @@ class FreeList:
 
     def park_slots(self, slots: IntArray, page_size: int) -> IntArray:
         """Park the pages that live slots lie in, each once, in the order first seen. Raises as `give`. O(slots)."""
-        out = self._parking(min(slots.size, self.num_pages))
-        count, bad = host.move_slots(self.table.state, slots, page_size, host.PARKED, out)
-        if bad >= 0:
-            self.table.refuse(int(slots[bad] // page_size))
-        return self._parked(out[:count])
+        room = self._parking(min(slots.size, self.num_pages))
+        return self._parked(self._leave_slots(slots, page_size, host.PARKED, room))
 
     def park_segment(self, slots: IntArray, page_size: int) -> IntArray:
         """Park the pages of a row segment: whole pages of consecutive slots, the last may be partial.
@@ -141,7 +154,7 @@ class FreeList:
         Raises `MisalignedSegment` where the slots are not that, else as `give`. O(slots).
         """
         out = self._parking(-(-slots.size // page_size))
-        self._move_segment(slots, page_size, host.PARKED, out, 0)
+        self._leave_segment(slots, page_size, host.PARKED, out, 0)
         return self._parked(out)
 
     def park_segments(self, segments: Iterable[IntArray], page_size: int) -> list[IntArray]:
@@ -211,13 +224,29 @@ class FreeList:
         if bad >= 0:
             self.table.refuse(int(pages[bad]))
 
-    def _move_segment(self, slots: IntArray, page_size: int, after: int, ring: IntArray, start: int) -> None:
+    def _leave_slots(self, slots: IntArray, page_size: int, after: int, out: IntArray) -> IntArray:
+        count, bad = host.move_slots(self.table.state, slots, page_size, after, out)
+        if bad >= 0:
+            self.table.refuse(int(slots[bad] // page_size))
+        return out[:count]
+
+    def _leave_segment(self, slots: IntArray, page_size: int, after: int, ring: IntArray, start: int) -> None:
         fault, bad = host.move_segment(self.table.state, slots, page_size, after, ring, start)
         if fault == host.FAULT_NONE:
             return
         if fault == host.FAULT_OFFSET:
             refuse_segment(slots, page_size, bad)
         self.table.refuse(int(slots[bad * page_size] // page_size))
+
+    def _list(self, pages: IntArray) -> None:
+        """Queue live pages whose states say already that they are free."""
+        ring, start = self._queue.room(pages.size)
+        straight = ring.size - start
+        if pages.size <= straight:
+            ring[start : start + pages.size] = pages
+        else:
+            ring[start:], ring[: pages.size - straight] = pages[:straight], pages[straight:]
+        self._given(ring, pages.size)
 
     def _given(self, ring: IntArray, num_pages: int) -> None:
         self.table.num_live -= num_pages
