@@ -202,7 +202,9 @@ class Scheduler:
             budget -= chunk.end - chunk.start
         while budget > 0 and (admitted := self._admit()) is not None:
             chunk = self._plan_chunk(admitted, budget)
-            assert chunk is not None, "admission has counted the pages"
+            if chunk is None:
+                assert self.manager.memory.may_wait, "admission has counted the pages"
+                break
             chunks.append(chunk)
             budget -= chunk.end - chunk.start
         return chunks
