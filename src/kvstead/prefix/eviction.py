@@ -1,9 +1,9 @@
 """What goes next, over all that a tree holds.
 
-    side      what goes                            gives back                         of no use to anybody, so first
-    full      a leaf                               its slots, its window, its state   in a tree with states: without one
-    state     a state alone, its node stays        a state                            superseded, and never gone on from
-    window    a window alone, its node a tombstone window slots                       never needed
+    side      what goes                     gives back                          of no use to anybody, so first
+    full      a leaf                        its slots, its window, its state    in a tree with states: without one
+    state     a state, the node stays       a state                             superseded, and never gone on from
+    window    a window, the node stays      window slots                        never needed
 
 Sides that share no bytes are asked one by one (`evict`). Where they share bytes, the next victim is the lowest rank
 over all sides (`evict_bytes`): what is of no use first, then by the policy; on a tie in the order of this table.
