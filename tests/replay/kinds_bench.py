@@ -20,7 +20,8 @@ _PLENTY = 2**20
 def manager_for(model, pool_layout, page_size, num_tokens, *, num_states=3, num_windows=1, **options):
     """A manager that keeps books only, with room for `num_tokens` tokens, so many states, and windows of requests.
 
-    Sides of a static memory have just that; one that shares bytes has as many, and a page of each kind for rounding.
+    Sides of a static memory have just that; one that shares bytes has as many, and an arena a page of each kind more,
+    which grids may cost.
     """
     options = {"max_requests": 16, "max_length": 4096, "storage": False, "state_interval": 8, **options}
     if pool_layout == "static" or not model.full_bytes_per_token:
@@ -36,8 +37,8 @@ def manager_for(model, pool_layout, page_size, num_tokens, *, num_states=3, num_
     pages = -(-num_tokens // plan.page_size)
     windows = min(pages, num_windows * model.window_rule.pages(plan.page_size)) if model.window else 0
     each = plan.page_bytes
-    num_bytes = (pages + 1) * each.pages + (windows + 1) * each.windows + (num_states + 1) * each.states
-    num_bytes += plan.sink_bytes
+    num_bytes = plan.sink_bytes + pages * each.pages + windows * each.windows + num_states * each.states
+    num_bytes += sum(each) if plan.has_arena else 0
     return KVCacheManager(model, num_bytes, pool_layout=pool_layout, page_size=page_size, **options)
 
 

@@ -66,7 +66,7 @@ def ample(model, pool_layout, page_size, trace, **options):
     st.sampled_from(POOL_LAYOUTS),
     st.sampled_from([1, 2, 4]),
     st.integers(0, 40),
-    st.integers(2, 8),
+    st.integers(1, 8),
     LIMITS,
 )
 def test_every_byte_has_its_state(trace, kind, pool_layout, page_size, spare, num_states, limits):
@@ -185,7 +185,7 @@ def test_one_at_a_time_is_a_scheduler_that_runs_one(trace, kind, pool_layout, pa
     st.sampled_from(POOL_LAYOUTS),
     st.sampled_from([1, 2, 4]),
     st.integers(1, 30),
-    st.integers(3, 8),
+    st.integers(1, 8),
 )
 def test_hits_end_where_a_state_is(trace, kind, pool_layout, page_size, chunk_tokens, num_states):
     """One by one in a small memory, a request goes on from a cached state or from the start, never from in between."""
@@ -196,6 +196,8 @@ def test_hits_end_where_a_state_is(trace, kind, pool_layout, page_size, chunk_to
 
     def watched(tokens, **options):
         lease = match(tokens, **options)
+        if lease is None:
+            return None
         node = manager.lock_of(lease.row)
         assert node.end == lease.num_cached
         assert node is manager.tree.root or node.state is not None
