@@ -1,7 +1,8 @@
 """How much of a memory is usable: four ways to lay out the caches of a model, filled and churned by the same requests.
 
 Nothing is timed. A request grows by chunks to its full length and its windows slide with it; no prefixes are shared.
-When one is refused, the bytes that requests hold are noted, one of them goes at random, and the refused one tries again.
+When one is refused, the bytes that requests hold are noted, one of them goes at random, and the refused one is tried
+again.
 """
 
 from __future__ import annotations
