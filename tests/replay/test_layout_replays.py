@@ -240,6 +240,19 @@ def test_the_only_kept_state_lies_behind_where_the_next_request_parts(pool_layou
     manager.audit()
 
 
+@pytest.mark.parametrize("serial", [True, False])
+def test_a_memory_of_one_state_serves_who_comes_back(serial):
+    """The one state is that of the cached prompt and cannot be copied: the second request computes its whole prompt."""
+    trace = make_trace_of([(0.0, 12, 1, [0, 1, 2]), (9.0, 13, 1, [0, 1, 2, 3])], 4)
+    manager = manager_for(MODELS["states"], "static", 4, 16, num_states=1, state_interval=4)
+    if serial:
+        result = SerialReplay(trace, manager, FixedCost(1.0)).run()
+    else:
+        result = Replay(trace, Scheduler(manager), FixedCost(1.0)).run()
+    assert (result.finished, result.hit_tokens, result.lost_tokens) == (2, 0, 0)
+    manager.audit()
+
+
 @pytest.mark.parametrize("kind", [kind for kind in MODELS if kind not in {"whole sequences", "windows alone"}])
 @pytest.mark.parametrize("seed", range(2))
 def test_an_arena_is_fuller_before_it_is_short(kind, seed):
