@@ -163,12 +163,6 @@ class RowStates:
     def _next(self, length: int) -> int:
         return (length // self.interval + 1) * self.interval
 
-    def _take_empty(self, owner: int) -> int | None:
-        slot = self._alloc(owner)
-        if slot is not None:
-            self._manager.memory.zero_state(slot)
-        return slot
-
     def _alloc(self, owner: int) -> int:
         slots = self.allocator.alloc(1, owner)
         assert slots is not None, "room was made for it"
