@@ -64,15 +64,18 @@ class Memory(NamedTuple):
             for name in ("eager", "may_move"):
                 options.pop(name, None)
             return KVCacheManager(layout, **sizes, **options)
-        sink = max(self.page_bytes())
-        return KVCacheManager(layout, sink + self.bytes_of(self.sizes), pool_layout=self.pool_layout, **options)
+        return KVCacheManager(layout, self.num_bytes(), pool_layout=self.pool_layout, **options)
+
+    def num_bytes(self):
+        """Of a memory whose sides share it, sink included: enough for a page of each on any grid."""
+        return max(self.page_bytes()) + max(self.bytes_of(self.sizes), 2 * sum(self.page_bytes()))
 
     def verdict(self, num_tokens):
         """Whether a sequence fits when it has the memory to itself; None where that is a matter of grids."""
         demand = self.demand(num_tokens)
         if self.pool_layout == "static":
             return all(want <= have for want, have in zip(demand, self.sizes, strict=True))
-        spare = self.bytes_of(self.sizes) - self.bytes_of(demand)
+        spare = self.num_bytes() - max(self.page_bytes()) - self.bytes_of(demand)
         if spare < 0:
             return False
         return True if spare >= 3 * max(self.page_bytes()) else None

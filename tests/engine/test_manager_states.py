@@ -86,16 +86,16 @@ class StateMachine(RuleBasedStateMachine):
         assert manager.row_states.slot[lease.row] not in manager.tree.state_slots()
 
     @precondition(lambda self: self.tokens)
-    @rule(data=st.data(), chunk=st.integers(1, 8))
-    def launch(self, data, chunk):
-        """A step is launched: the row grows, by what is known or by one sampled token, and its state goes on."""
+    @rule(data=st.data(), chunk=st.integers(1, 8), is_cut=st.sampled_from([True, True, False]))
+    def launch(self, data, chunk, is_cut):
+        """A step is launched: the row grows by what is known, to where a copy is of use or not, its state with it."""
         row = self.any_row(data)
         manager, tokens = self.manager, self.tokens[row]
         length = int(manager.table.lengths[row])
         end = min(length + chunk, len(tokens), WIDTH - 1)
         if end == length:
             return
-        end = manager.chunk_end(row, end)
+        end = manager.chunk_end(row, end) if is_cut else end
         assert length < end
         before = self.owned()
         if manager.extend([row], [end]) is None:
