@@ -223,7 +223,8 @@ class KVCacheManager(MemoryView):
         To be called before rows grow, when all slots that they have are computed or will be by steps that were launched
         already. A copy is cached with its tokens once those are committed. Evicts cached prefixes for it, but never
         fails: without room there is no copy. Nothing happens for models without recurrent layers or without a prefix
-        cache. Raises `OpenGroup` when it would have to evict inside a free group. O(rows), and the copies.
+        cache. Raises `StaleRow`, and `OpenGroup` when it would have to evict inside a free group. O(rows), and the
+        copies.
         """
         if self.row_states is None or not self.prefix_cache:
             return

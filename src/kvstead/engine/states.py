@@ -82,8 +82,12 @@ class RowStates:
     def checkpoint(self, rows: IntArray) -> IntArray:
         """Copy the states of rows that stand where one is due: which rows those are.
 
-        A row's state stands behind all slots that it has.
+        A row's state stands behind all slots that it has. Raises `StaleRow`.
         """
+        inside = rows[(rows > 0) & (rows < self.slot.size)]
+        if np.count_nonzero(self.slot[inside]) < rows.size:  # a live row has a state
+            for row in rows.tolist():
+                self._manager.table.require_live(row)
         lengths = self._manager.table.lengths[rows]
         is_due = lengths >= self.due[rows]
         if not is_due.any():
