@@ -15,7 +15,7 @@ from typing import NamedTuple, Protocol
 
 from kvstead.allocators import PagedAllocator, SWAAllocator
 from kvstead.arena import Chain
-from kvstead.prefix import PrefixTree
+from kvstead.prefix import Evicted, PrefixTree
 
 FULL, WINDOW, STATE = "full", "window", "state"  # the pools of a chain
 ONLY_AN_END_HELPS = 2**62
@@ -194,12 +194,14 @@ class SharedRoom:
             return False
         each = self._page_bytes
         while short := self.chain.shortfall(wanted):
-            self._tree.evict_bytes(
+            gone = self._tree.evict_bytes(
                 short,
                 token_bytes=each.pages // self._page_size,
                 window_token_bytes=each.windows // self._page_size,
                 state_bytes=each.states,
             )
+            if gone == Evicted(0, 0):  # while pages may not move, `has` can say too much
+                return False
         return True
 
     def lack(self, demand: Demand, evictable: Demand | None = None) -> int:

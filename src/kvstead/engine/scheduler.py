@@ -218,7 +218,9 @@ class Scheduler:
             return None
         end = self.manager.chunk_end(row, start + length)
         slots = self.manager.extend([row], [end])
-        assert slots is not None, "no more than there is room for was asked"
+        if slots is None:
+            assert self.manager.memory.may_wait, "no more than there is room for was asked"
+            return None
         if end == known:
             request.status = Status.DECODE
             self._prefilling.remove(request)
