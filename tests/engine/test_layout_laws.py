@@ -143,12 +143,12 @@ def test_memory_that_is_named_as_enough_is_enough(kind, page_size):
     layout = LAYOUTS[kind]
     for pool_layout in ("unified", "padded", "ideal"):
         options = {"page_size": page_size, "pool_layout": pool_layout, "storage": False, "max_length": 64}
-        for num_bytes in range(1, 3000, 197):
+        for num_bytes in (0, *range(1, 3000, 197)):
             try:
                 manager = KVCacheManager(layout, num_bytes, **options)
             except LayoutError as error:
-                if enough := re.search(r"([\d,]+) are enough", str(error)):
-                    KVCacheManager(layout, int(enough[1].replace(",", "")), **options)
+                enough = re.search(r"([\d,]+) are enough", str(error))
+                KVCacheManager(layout, int(enough[1].replace(",", "")), **options)
             else:
                 least = Demand(1, int(manager.window is not None), int(manager.state_bytes > 0))
                 assert manager.room.holds(least)

@@ -101,9 +101,7 @@ class MemoryPlan:
     @property
     def states_bytes(self) -> int:
         """Bytes of a state side of its own."""
-        if not self.state_bytes or self.is_shared:
-            return 0
-        return (self.num_states + 1) * self.state_bytes if self.token_bytes else self.total_bytes
+        return 0 if not self.state_bytes or self.is_shared else (self.num_states + 1) * self.state_bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,17 +150,26 @@ def build_allocator(
             return PagedAllocator(plan.num_slots, plan.page_size, num_states=num_states, device=device)
         sizes = plan.num_slots, plan.num_window_slots, plan.page_size
         return SWAAllocator(*sizes, num_states=num_states, device=device)
-    chain = _arena(layout, plan, options, device) if plan.has_arena else _counted(plan)
-    if not chain.holds({name: 1 for name, num_bytes in _named(plan.page_bytes).items() if num_bytes}):
-        # In an arena each pool has a grid of its own, which may cost it up to a page.
-        enough = plan.sink_bytes + sum(plan.page_bytes) * (2 if plan.has_arena else 1)
-        raise LayoutError(
-            f"{plan.total_bytes:,} bytes hold no page of {plan.page_size} tokens of each kind of {layout.name}. "
-            f"{enough:,} are enough."
-        )
+    chain = _chain(layout, plan, options, device)
     if plan.window is not None:
         return (UnifiedMambaSWAAllocator if plan.state_bytes else UnifiedSWAAllocator).over(chain)
     return UnifiedMambaAllocator.over(chain) if plan.state_bytes else MultiEndedAllocator(chain, FULL)
+
+
+def _chain(
+    layout: ModelLayout, plan: MemoryPlan, options: ArenaOptions, device: str | torch.device
+) -> PoolChain | SharedBytes:
+    """What the sides share, with room for a page of each; the least that takes is known before there are any bytes."""
+    if plan.total_bytes >= plan.sink_bytes + sum(plan.page_bytes):
+        chain = _arena(layout, plan, options, device) if plan.has_arena else _counted(plan)
+        if chain.holds({name: 1 for name, num_bytes in _named(plan.page_bytes).items() if num_bytes}):
+            return chain
+    # In an arena each pool has a grid of its own, which may cost it up to a page.
+    enough = plan.sink_bytes + sum(plan.page_bytes) * (2 if plan.has_arena else 1)
+    raise LayoutError(
+        f"{plan.total_bytes:,} bytes hold no page of {plan.page_size} tokens of each kind of {layout.name}. "
+        f"{enough:,} are enough."
+    )
 
 
 def _arena(layout: ModelLayout, plan: MemoryPlan, options: ArenaOptions, device: str | torch.device) -> PoolChain:
