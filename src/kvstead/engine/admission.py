@@ -35,8 +35,10 @@ class Admission:
         self.decode_headroom = decode_headroom
         window = manager.window
         self._most_windows = 0 if window is None else window.pages(manager.page_size) - (not overlap)
-        # The last refusal: `manager.num_released` then, by how much `slack` was too small, and its least since.
+        # The last refusal: `manager.num_released` then, whether pages could have moved for it, by how much `slack` was
+        # too small, and its least since.
         self._refused_at = -1
+        self._could_move = True
         self._lacking = 0
         self._least = 0
 
@@ -90,15 +92,17 @@ class Admission:
             self.forget_refusal()
             return True
         self._refused_at = manager.num_released
+        self._could_move = manager.memory.may_move()
         self._least = manager.room.slack()
         return False
 
     def is_hopeless(self) -> bool:
         """Whether too little has come back since a request was refused to look at it again. O(1).
 
-        Most comes back when requests end; the window side also when a prompt's chunk is computed.
+        Most comes back when requests end; the window side also when a prompt's chunk is computed. Where pages could
+        not move for it and may now, no more is needed.
         """
-        if self._refused_at != self.manager.num_released:
+        if self._refused_at != self.manager.num_released or (not self._could_move and self.manager.memory.may_move()):
             return False
         slack = self.manager.room.slack()
         self._least = min(self._least, slack)

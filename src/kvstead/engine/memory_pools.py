@@ -35,6 +35,7 @@ class Memory:
         self.allocator = build_allocator(layout, plan, options, device)
         self.chain: Chain | None = getattr(self.allocator, "chain", None)
         self.may_wait = options.may_move is not None
+        self._may_move = options.may_move
         self._fence = options.fence
         self.pool: KVPool | ArenaKVPool | None = None
         self.window_pool: KVPool | ArenaKVPool | None = None
@@ -43,6 +44,10 @@ class Memory:
             self._view(layout, self.chain)
         elif options.storage:
             self._allocate(layout, device)
+
+    def may_move(self) -> bool:
+        """Whether pages may move now, where they do at all."""
+        return self._may_move is None or self._may_move()
 
     def room(self, tree: PrefixTree, notice: Callable[[], None]) -> Room:
         """What of it could be had, beside the prefixes of a tree."""
