@@ -235,8 +235,9 @@ class KVCacheManager(MemoryView):
         """Where a chunk of the row that could reach `end` tokens should end: there, or before it.
 
         A state can only be copied where a step ends, so for models with recurrent layers chunks end where a copy is of
-        use.
+        use. Raises `StaleRow`.
         """
+        self.table.require_live(row)
         return self.row_states.stop(row, end) if self.row_states and self.prefix_cache else end
 
     def append(self, row: int, tokens: Integers) -> None:

@@ -146,11 +146,13 @@ class RowStates:
         return bool(rows.size)
 
     def _keep(self, row: int, length: int) -> bool:
-        self.due[row] = self._next(length)
         if length <= self._manager.protected[row]:
+            self.due[row] = self._next(length)
             return False
         self._drop(row)
-        if not self._manager.room.make(ONE_STATE):  # at no price to other rows
+        has_room = self._manager.room.make(ONE_STATE)  # at no price to other rows
+        self.due[row] = self._next(length)
+        if not has_room:
             return False
         slot = self._alloc(self._manager.owner_of(row))
         self._duplicate(int(self.slot[row]), slot)
