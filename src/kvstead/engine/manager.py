@@ -130,10 +130,11 @@ class KVCacheManager(MemoryView):
 
         tokens: all token ids known so far, 0 .. 2**31 - 1. At least one is left to compute. owner: tag for the pages
         that the request takes. A model with recurrent layers has its state for that prefix copied into a slot of the
-        row, for which cached prefixes are evicted as far as needed. Returns None, with nothing changed but what was
-        evicted, when all rows are out or there is no room for a state. Raises `RequestError` for no tokens or for ids
-        out of range, `RowOverflow` for more than `max_length`, `InvalidSize` for a tag beyond 32 bits, `OpenGroup` when
-        it would have to evict inside a free group. O(tokens), and a state.
+        row, for which cached prefixes are evicted as far as needed; where there is room for one of the two only, and
+        no other row is out, it begins anew. Returns None, with nothing changed but what was evicted, when all rows are
+        out or there is no room for a state. Raises `RequestError` for no tokens or for ids out of range, `RowOverflow`
+        for more than `max_length`, `InvalidSize` for a tag beyond 32 bits, `OpenGroup` when it would have to evict
+        inside a free group. O(tokens), and a state.
         """
         ids = token_ids(tokens)
         require_tag(owner)
@@ -149,6 +150,9 @@ class KVCacheManager(MemoryView):
             node, cached, found = match.node, match.num_tokens, match.num_found
         if self.row_states is not None:
             with self._locked(node):
+                state = self.row_states.take(node, owner)
+            if state is None and cached and self.table.num_free == self.table.num_rows:  # nothing to wait for
+                node, cached = self.tree.root, 0
                 state = self.row_states.take(node, owner)
             if state is None:
                 return None

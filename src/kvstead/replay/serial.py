@@ -9,7 +9,6 @@ import numpy as np
 
 from kvstead.engine import KVCacheManager, Request
 from kvstead.engine.admission import Admission
-from kvstead.engine.lease import Lease
 from kvstead.replay.cost import StepCost
 from kvstead.replay.records import Recorder, ReplayResult
 from kvstead.replay.simulate import Progress, Stopwatch, chunk_reads, silent
@@ -76,7 +75,8 @@ class SerialReplay:
             self._recorder.reject(request)
             return
         self._recorder.arrive(index, self._clock)
-        lease = self._open(request)
+        lease = self.manager.match(request.prompt, owner=request.request_id)
+        assert lease is not None, "no other request holds a row or a state"
         row, prompt, end = lease.row, int(request.prompt.size), request.max_length - 1
         first_output = self.trace.output_token_base(index)
         start = lease.num_cached
@@ -95,14 +95,6 @@ class SerialReplay:
             start = stop
         self._recorder.end(index, request.max_new_tokens, self._clock)
         self.manager.finish(row)
-
-    def _open(self, request: Request) -> Lease:
-        """A row for the request; from the start, where what is cached for it leaves no room for a copy of its state."""
-        lease = self.manager.match(request.prompt, owner=request.request_id)
-        if lease is None and self.manager.flush():
-            lease = self.manager.match(request.prompt, owner=request.request_id)
-        assert lease is not None, "no other request holds a row or a state"
-        return lease
 
     def _growth(self, row: int, num_tokens: int) -> int:
         """How many of so many tokens the row has room for now, on the window side too; at least one.
