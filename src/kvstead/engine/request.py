@@ -48,7 +48,7 @@ class Request:
     prompt: token ids, an integer array of at least one. max_new_tokens: tokens to generate at most. stop_tokens: ids
     that end the request when generated. The scheduler fills in the rest: `tokens` are the known ids (prompt and output)
     while the request is off the memory or ended, `num_cached` the prompt tokens found in the cache when it was first
-    admitted, `num_dead` those behind them that were cached but for their window side, `reason` why it was rejected.
+    admitted, `num_dead` those behind them that were cached but lack windows or a state, `reason` why it was rejected.
     """
 
     request_id: int
