@@ -56,8 +56,11 @@ class Room(Protocol):
         """Whether there would be room if nothing else were there."""
         ...
 
-    def make(self, demand: Demand) -> bool:
-        """Evict as much as the demand needs; False, and nothing is evicted, where that would not do."""
+    def make(self, demand: Demand, *, is_needed: bool = True) -> bool:
+        """Evict as much as the demand needs; False, and nothing is evicted, where that would not do.
+
+        is_needed: False for what a request can do without, which is no shortage.
+        """
         ...
 
     def lack(self, demand: Demand, evictable: Demand | None = None) -> int:
@@ -72,7 +75,7 @@ class Room(Protocol):
 class SeparateRoom:
     """Sides that have bytes of their own. `slack` is in pages of the window side, which rows give back as they go.
 
-    notice: called when a demand does not fit into what is free, before anything is evicted.
+    notice: called when what is needed does not fit into what is free, before anything is evicted.
     """
 
     def __init__(self, allocator: PagedAllocator, tree: PrefixTree, notice: Callable[[], None]) -> None:
@@ -113,12 +116,13 @@ class SeparateRoom:
             and demand.states <= (self._states.size if self._states else 0)
         )
 
-    def make(self, demand: Demand) -> bool:
+    def make(self, demand: Demand, *, is_needed: bool = True) -> bool:
         """Evict what each side is short of."""
         free, tree = self._free(), self._tree
         if demand.pages <= free.pages and demand.windows <= free.windows and demand.states <= free.states:
             return True
-        self._notice()
+        if is_needed:
+            self._notice()
         if not self.has(demand):
             return False
         pages, windows, states = (max(0, want - have) for want, have in zip(demand, free, strict=True))
@@ -184,12 +188,13 @@ class SharedRoom:
         """Whether an empty chain would have room."""
         return self.chain.holds(self._by_pool(demand))
 
-    def make(self, demand: Demand) -> bool:
+    def make(self, demand: Demand, *, is_needed: bool = True) -> bool:
         """Evict until there is room, the least useful first, whatever side it is of."""
         wanted = self._by_pool(demand)
         if self.chain.fits(wanted):
             return True
-        self._notice()
+        if is_needed:
+            self._notice()
         if not self.has(demand):
             return False
         each = self._page_bytes

@@ -146,11 +146,11 @@ class RowStates:
         return bool(rows.size)
 
     def _keep(self, row: int, length: int) -> bool:
-        if length <= self._manager.protected[row]:
+        if not self._manager.protected[row] < length <= self._manager.num_tokens[row]:  # not of guessed tokens
             self.due[row] = self._next(length)
             return False
         self._drop(row)
-        has_room = self._manager.room.make(ONE_STATE)  # at no price to other rows
+        has_room = self._manager.room.make(ONE_STATE, is_needed=False)  # at no price to other rows
         self.due[row] = self._next(length)
         if not has_room:
             return False

@@ -29,6 +29,8 @@ from kvstead.prefix.node import Node
 from kvstead.prefix.policies import Policy, Rank
 from kvstead.prefix.queue import EvictionQueue
 
+LONGEST_JOIN = 8192  # tokens; what nodes that were cut apart may be joined to, which copies them
+
 
 class SlotPool(Protocol):
     """The part of an allocator that a tree needs."""

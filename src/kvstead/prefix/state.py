@@ -18,7 +18,7 @@ import numpy as np
 from kvstead.errors import AuditError, ForeignPage, LockUnderflow, UseAfterFree
 from kvstead.kernels.arrays import Integers
 from kvstead.kernels.jit import IntArray
-from kvstead.prefix.component import fail
+from kvstead.prefix.component import LONGEST_JOIN, fail
 from kvstead.prefix.node import Node, StatePart
 from kvstead.prefix.policies import Policy, Rank
 from kvstead.prefix.queue import EvictionQueue
@@ -141,9 +141,9 @@ class StateComponent:
     def split(self, upper: Node, lower: Node) -> None:
         """The state stays at the end, with the lower half."""
 
-    def is_joinable(self, upper: Node, lower: Node) -> bool:  # noqa: ARG002 - the lower one ends where it ended
-        """If no state stands between them."""
-        return upper.state is None
+    def is_joinable(self, upper: Node, lower: Node) -> bool:
+        """If no state stands between them, and not too long."""
+        return upper.state is None and lower.end - upper.start <= LONGEST_JOIN
 
     def join(self, upper: Node, lower: Node) -> None:
         """The state of the lower one is at the end already."""

@@ -22,14 +22,13 @@ import numpy as np
 from kvstead.errors import AuditError, InvalidSize, LockUnderflow
 from kvstead.kernels.jit import IntArray
 from kvstead.model.window import Window
-from kvstead.prefix.component import SlotPool, fail
+from kvstead.prefix.component import LONGEST_JOIN, SlotPool, fail
 from kvstead.prefix.node import Node, WindowPart
 from kvstead.prefix.policies import Policy, Rank
 from kvstead.prefix.queue import EvictionQueue
 
-# Nodes that were cut apart and are alike again are joined up to here, so that paths stay short.
+# Nodes that were cut apart and are alike again are joined up to so many windows, so that paths stay short.
 _WINDOWS_A_JOIN = 8
-_LONGEST_JOIN = 8192  # tokens
 
 
 class WindowPool(SlotPool, Protocol):
@@ -81,7 +80,7 @@ class WindowComponent:
         # far more of it, and it is of use only to who leaves the path just there. Of windows used at one time the one
         # nearest the root goes first, so that the branch can still be matched.
         self._queue = EvictionQueue(lambda node: (node.window.was_needed, *policy(node.window), node.end))
-        self._longest_join = min(_WINDOWS_A_JOIN * window.span, _LONGEST_JOIN)
+        self._longest_join = min(_WINDOWS_A_JOIN * window.span, LONGEST_JOIN)
         # A match may end in the middle of tombstones where a new chunk begins.
         self._fresh_starts = lcm(window.span, pool.page_size) if window.is_chunked else 0
 
