@@ -1,4 +1,7 @@
-"""`make bench`: kvstead beside SGLang, part by part in turn; prints a table and keeps it in `benchmarks/results/`."""
+"""`make bench`: kvstead beside SGLang, part by part in turn; prints a table and keeps it in `benchmarks/results/`.
+
+Parts may be named on the command line; by default all are measured.
+"""
 
 from __future__ import annotations
 
@@ -23,9 +26,10 @@ ROUNDS = 3
 KEEP_FREED = {"MALLOC_MMAP_MAX_": "0", "MALLOC_TRIM_THRESHOLD_": str(1 << 34)}
 BOTH = ("allocators", "windows", "unified", "pools", "tree", "window_tree")
 OURS = ("pages", "import", "replay")
+ALL = [*BOTH, *OURS, "layouts"]
 
 
-def main() -> None:
+def main(parts: list[str]) -> None:
     load = os.getloadavg()[0]
     if load > machine.num_cores() / 4:
         print(f"The machine is busy (load {load:.1f}); figures of a quiet one mean more.", flush=True)
@@ -35,7 +39,7 @@ def main() -> None:
     samples: dict[str, dict[str, list[float]]] = {library: defaultdict(list) for library in pythons}
     versions: dict[str, str] = {}
     for round_number in range(ROUNDS):
-        for part in BOTH + OURS:
+        for part in [part for part in BOTH + OURS if part in parts]:
             for library, python in pythons.items():
                 if (
                     python is None
@@ -49,10 +53,13 @@ def main() -> None:
                 for figure, value in outcome["figures"].items():
                     samples[library][figure].append(value)
     medians = {library: {name: median(values) for name, values in got.items()} for library, got in samples.items()}
-    print("usable memory by layout", file=sys.stderr, flush=True)
-    table = render(medians["kvstead"], medians["sglang"], versions, ROUNDS, load) + "\n" + layouts.report()
+    table = render(medians["kvstead"], medians["sglang"], versions, ROUNDS, load)
+    if "layouts" in parts:
+        print("usable memory by layout", file=sys.stderr, flush=True)
+        table += "\n" + layouts.report()
     print(table)
-    target = HERE / "results" / f"{date.today().isoformat()}-{machine.label()}.md"  # noqa: DTZ011
+    some = "" if parts == ALL else f"-{'-'.join(parts)}"
+    target = HERE / "results" / f"{date.today().isoformat()}-{machine.label()}{some}.md"  # noqa: DTZ011
     target.parent.mkdir(exist_ok=True)
     target.write_text(table)
     print(f"Written to benchmarks/results/{target.name}", file=sys.stderr)
@@ -67,4 +74,4 @@ def measure(python: Path, library: str, part: str) -> dict[str, dict]:
 
 
 if __name__ == "__main__":
-    main()
+    main(sys.argv[1:] or ALL)

@@ -46,14 +46,15 @@ between the ends it moves as many pages as shall come free, whatever holes there
 
 
 def render(ours: Figures, theirs: Figures, versions: Mapping[str, str], rounds: int, load: float) -> str:
-    """A heading, what it ran on, the table, and how it was measured."""
+    """A heading, what it ran on, the tables of what was measured, and how."""
     built = ", ".join(f"{name} {number}" for name, number in versions.items())
     place = f"{machine.num_cores()} cores of {machine.cpu_model()}, load {load:.1f} at the start"
     lines = [f"# Benchmarks, {date.today().isoformat()}", "", f"{place}; kvstead {machine.commit()}, {built}.", ""]  # noqa: DTZ011
     head = ["operation", "kvstead", *(["SGLang", "ratio"] if theirs else []), "aim", "met", ""]
-    lines += [_line(head), _line(["---"] + ["---:"] * (len(head) - 2) + ["---"])]
-    lines += [_line(_cells(row, ours, theirs)) for row in ROWS if row.figure in ours]
-    return "\n".join([*lines, "", _METHOD.format(rounds=rounds), "", *_arena_lines(ours, theirs)])
+    if rows := [_line(_cells(row, ours, theirs)) for row in ROWS if row.figure in ours]:
+        lines += [_line(head), _line(["---"] + ["---:"] * (len(head) - 2) + ["---"]), *rows, ""]
+        lines += [_METHOD.format(rounds=rounds), ""]
+    return "\n".join([*lines, *_arena_lines(ours, theirs)])
 
 
 def _arena_lines(ours: Figures, theirs: Figures) -> list[str]:
@@ -62,8 +63,8 @@ def _arena_lines(ours: Figures, theirs: Figures) -> list[str]:
     for mode in ("", ", eager"):
         head += [f"kvstead{mode}", *([f"SGLang{mode}", "ratio"] if theirs else [])]
     lines = ["## Pools that share an arena", "", _line(head), _line(["---"] + ["---:"] * (len(head) - 1))]
-    lines += [_line(_arena_cells(row, ours, theirs)) for row in ARENA_ROWS if row.figure("lazy") in ours]
-    return [*lines, "", _ARENAS, ""]
+    rows = [_line(_arena_cells(row, ours, theirs)) for row in ARENA_ROWS if row.figure("lazy") in ours]
+    return [*lines, *rows, "", _ARENAS, ""] if rows else []
 
 
 def _arena_cells(row: ArenaRow, ours: Figures, theirs: Figures) -> list[str]:
