@@ -215,8 +215,8 @@ class FreesTheFullSideToo(SWAAllocator):
 class LeavesPeersBehind(SWAAllocator):
     """Frees full pages alone, where nothing waits for a group."""
 
-    def _give_peers(self, pages):
-        self.left_behind = pages
+    def _give(self, slots):
+        PagedAllocator._give(self, slots)
 
 
 class GivesTheHeadWindows(SWAAllocator):
