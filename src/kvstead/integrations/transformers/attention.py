@@ -1,0 +1,107 @@
+"""Attention over packed requests of different lengths, for the attention interface of transformers."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch.nn.functional import scaled_dot_product_attention
+from transformers import AttentionInterface
+
+from kvstead.errors import LayoutError
+from kvstead.integrations.transformers.groups import Group
+from kvstead.integrations.transformers.plan import PLAN_KEYWORD, Plan
+
+ATTENTION_NAME = "kvstead"
+"""The name under which `attend` is registered. No mask function is: models then build no mask."""
+
+
+def register_attention() -> None:
+    """Make `attend` known to transformers, under `ATTENTION_NAME`; again does nothing more."""
+    AttentionInterface.register(ATTENTION_NAME, attend)
+
+
+def attend(
+    module: torch.nn.Module,
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    attention_mask: torch.Tensor | None,
+    *,
+    scaling: float | None = None,
+    softcap: float | None = None,
+    s_aux: torch.Tensor | None = None,
+    **keywords: Any,
+) -> tuple[torch.Tensor, None]:
+    """What every new token of a pass gathers from the entries of its own request.
+
+    query: [batch, heads, new, dim], the packed tokens in any split over batch and new. key, value: [1, key heads,
+    entries, dim] as the plan's side gathers them. scaling: of the scores, 1 / sqrt(dim) by default. softcap: scores are
+    bent to stay within it. s_aux: [heads], a score a head that takes weight and gives nothing (sinks). Returns
+    ([batch, new, heads, value dim], None). Raises `LayoutError` without a plan, or for a mask, which no model builds
+    for a function of this name.
+    """
+    plan = keywords.get(PLAN_KEYWORD)
+    if not isinstance(plan, Plan) or attention_mask is not None:
+        raise LayoutError(
+            "this model computes on kvstead's memory, by the plan of a `TransformersRunner`. To call it by itself, go "
+            "back to another attention: model.set_attn_implementation('sdpa')."
+        )
+    batch, heads, new, dim = query.shape
+    packed = query.transpose(0, 1).reshape(heads, batch * new, dim)
+    scale = dim**-0.5 if scaling is None else scaling
+    outputs = []
+    for some in plan.side(getattr(module, "layer_idx", None)).groups:
+        q, k, v = _rows(packed, some.queries, some), _rows(key[0], some.keys, some), _rows(value[0], some.keys, some)
+        if softcap is None and s_aux is None:
+            out = _fused(q, k, v, some, scale)
+        else:
+            out = _plain(q, k, v, some, scale, softcap, s_aux)
+        outputs.append(out.transpose(1, 2).reshape(-1, heads, value.shape[-1]))
+    return torch.cat(outputs).view(batch, new, heads, -1), None
+
+
+def _rows(packed: torch.Tensor, part: slice, group: Group) -> torch.Tensor:
+    """A group's part of [heads, packed, dim], as [rows, heads, each, dim]."""
+    heads, _, dim = packed.shape
+    return packed[:, part].reshape(heads, group.num_rows, -1, dim).transpose(0, 1)
+
+
+def _fused(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, group: Group, scale: float) -> torch.Tensor:
+    rows, heads, new, _ = q.shape
+    key_heads = k.shape[1]
+    if new == 1 and heads > key_heads:  # the query heads of one key head as so many tokens: nothing is copied for them
+        folded = q.reshape(rows, key_heads, heads // key_heads, -1)
+        out = scaled_dot_product_attention(folded, k, v, attn_mask=group.mask, scale=scale)
+        return out.reshape(rows, heads, 1, -1)
+    return scaled_dot_product_attention(
+        q, k, v, attn_mask=group.mask, is_causal=group.is_causal, scale=scale, enable_gqa=heads > key_heads
+    )
+
+
+def _plain(
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    group: Group,
+    scale: float,
+    softcap: float | None,
+    sinks: torch.Tensor | None,
+) -> torch.Tensor:
+    """What the fused kernel cannot: caps and sinks."""
+    rows, heads, new, _ = q.shape
+    key_heads, entries = k.shape[1], k.shape[2]
+    folded = q.reshape(rows, key_heads, heads // key_heads * new, -1)
+    scores = (torch.matmul(folded, k.transpose(2, 3)) * scale).view(rows, heads, new, entries)
+    if softcap is not None:
+        scores = torch.tanh(scores / softcap) * softcap
+    mask = group.mask
+    if group.is_causal:
+        mask = torch.ones(new, entries, dtype=torch.bool, device=q.device).tril()
+    if mask is not None:
+        scores = scores.masked_fill(~mask, float("-inf"))
+    if sinks is not None:
+        scores = torch.cat((scores, sinks.view(1, -1, 1, 1).expand(rows, -1, new, 1).to(scores.dtype)), -1)
+    weights = torch.softmax(scores, -1, dtype=torch.float32).to(q.dtype)[..., :entries]
+    out = torch.matmul(weights.reshape(rows, key_heads, -1, entries), v)
+    return out.view(rows, heads, new, -1)

@@ -1,0 +1,84 @@
+"""What one forward pass writes and reads, and who attends to what.
+
+Everything is settled before the pass, in physical slots as they are at that moment, and goes with it as a keyword.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import torch
+
+from kvstead.engine import KVCacheManager
+from kvstead.integrations.transformers.groups import Group, Jobs, concatenated_ranges, group
+from kvstead.kernels.arrays import to_device
+from kvstead.model import BOUNDED, LayerCache, Window
+from kvstead.pools import ArenaKVPool, KVPool
+
+PLAN_KEYWORD = "kvstead_plan"
+"""Under which keyword a model's forward pass takes its plan to the attention function."""
+
+
+@dataclass(frozen=True, slots=True)
+class SidePlan:
+    """One kind of layers: those that keep whole sequences, or those with a window.
+
+    pool: where their entries are. new: int64[tokens], the slots of the packed tokens. read: int64[entries], those that
+    the groups read.
+    """
+
+    pool: KVPool | ArenaKVPool
+    new: torch.Tensor
+    read: torch.Tensor
+    groups: list[Group]
+
+
+@dataclass(slots=True)
+class Plan:
+    """One forward pass over `jobs`.
+
+    full, window: what layers of the kind do, None where the model has none. states: int64[jobs], the slots of their
+    recurrent states, None where there are none. sides: by layer.
+    """
+
+    jobs: Jobs
+    full: SidePlan | None
+    window: SidePlan | None
+    states: torch.Tensor | None
+    sides: list[SidePlan | None] = field(default_factory=list)
+
+    def side(self, layer: int | None) -> SidePlan:
+        """The side that a layer attends to; that of the model, where it has but one."""
+        if self.full is None or self.window is None:
+            side = self.window if self.full is None else self.full
+        else:
+            assert layer is not None, "a module of a model with two kinds of layers knows its own"
+            side = self.sides[layer]
+        assert side is not None, "a layer that attends has entries"
+        return side
+
+
+def plan_forward(manager: KVCacheManager, jobs: Jobs) -> Plan:
+    """Plan a pass over rows as they are now. The slots are good until pages are taken, which may move others."""
+    layout = manager.layout
+    full = None if manager.pool is None else _plan_side(manager, jobs, None)
+    window = None if manager.window_pool is None else _plan_side(manager, jobs, layout.window_rule)
+    states = None if manager.state_pool is None else manager.state_slots(jobs.rows)
+    sides = [window if _is_bounded(layer) else full for layer in layout.layers]
+    return Plan(jobs, full, window, states, sides)
+
+
+def _plan_side(manager: KVCacheManager, jobs: Jobs, window: Window | None) -> SidePlan:
+    pool = manager.pool if window is None else manager.window_pool
+    assert pool is not None, "the side has tensors"
+    find = manager.physical_slots if window is None else manager.window_slots
+    slots = manager.table.slots
+    device = manager.allocator.device
+    groups, rows, positions = group(jobs, window, device)
+    new = slots[jobs.rows.repeat(jobs.num_new), concatenated_ranges(jobs.starts, jobs.ends)]
+    return SidePlan(pool, find(to_device(new, device)), find(to_device(slots[rows, positions], device)), groups)
+
+
+def _is_bounded(layer: LayerCache) -> bool:
+    kind = layer.shared_kind if layer.tokens is None else layer.tokens.kind
+    return kind in BOUNDED
