@@ -1,10 +1,20 @@
-"""Hugging Face models on kvstead's memory. Needs the extra `hf`.
+"""Hugging Face models that compute on kvstead's memory, without a line of model code.
 
-Requests of one forward pass attend in `groups`, by the `plan` of the pass, through an `attention` function that
-transformers knows by name. `families` says which models run, and how.
+    layout = model_layout(model)
+    manager = KVCacheManager(layout, 2**30)
+    scheduler = Scheduler(manager)
+    runner = TransformersRunner(model, manager)
+    scheduler.add(Request(1, prompt, max_new_tokens=64))
+    while not scheduler.is_idle:
+        scheduler.step(runner)
+
+How it fits together: the runner turns a step into passes (`groups`, `plan`), a pass goes with a cache over the
+manager's pools (`cache`), and an attention function for packed requests (`attention`). `families` says which models
+run, and how. Needs the extra `hf`.
 """
 
 from kvstead.integrations.transformers.families import FAMILIES, REFUSED, Way
 from kvstead.integrations.transformers.layout import model_layout
+from kvstead.integrations.transformers.runner import TransformersRunner, greedy
 
-__all__ = ["FAMILIES", "REFUSED", "Way", "model_layout"]
+__all__ = ["FAMILIES", "REFUSED", "TransformersRunner", "Way", "greedy", "model_layout"]

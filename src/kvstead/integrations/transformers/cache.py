@@ -1,0 +1,166 @@
+"""The pools of a manager as the cache of one forward pass.
+
+A `PooledCache` lasts for one pass. A layer that attends writes its new entries to the plan's slots and hands back what
+the plan's groups read. A layer with a state works on copies of the pool's rows, for kernels change them in place, and
+puts them back when the pass is over.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NoReturn
+
+import torch
+from transformers.cache_utils import (
+    Cache,
+    CacheLayerMixin,
+    DummyLayer,
+    LinearAttentionCacheLayerMixin,
+    LinearAttentionLayer,
+)
+
+from kvstead.engine import KVCacheManager
+from kvstead.errors import LayoutError
+from kvstead.integrations.transformers.plan import Plan
+from kvstead.model import LayerCache
+
+
+class TokenLayer(CacheLayerMixin):
+    """The entries of a layer that attends: those of a plan's side, in the pool's tensors of layer `index`."""
+
+    is_sliding = False
+
+    def __init__(self, plan: Plan, index: int) -> None:
+        CacheLayerMixin.__init__(self)
+        self.is_initialized = True
+        self.index = index
+        self.plan = plan
+
+    def update(
+        self, key_states: torch.Tensor, value_states: torch.Tensor, *_: Any, **__: Any
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Store new entries, [batch, heads, new, dim]; what the side's groups read, [1, heads, entries, dim].
+
+        Of a latent layer the latent comes as the key and its rope part as the value. Raises `InvalidSize` for entries
+        of another shape than the pool's.
+        """
+        side = self.plan.sides[self.index]
+        assert side is not None, "a layer that attends has a side"
+        keys, values = side.pool.key[self.index], side.pool.value[self.index]
+        assert keys is not None, "a layer that attends has entries"
+        new_key, new_value = _token_major(key_states), _token_major(value_states)
+        if values is None:
+            side.pool.write(self.index, side.new, torch.cat((new_key, new_value), -1))
+            entries = keys.index_select(0, side.read)
+            key, value = torch.split(entries, [new_key.shape[-1], new_value.shape[-1]], -1)
+        else:
+            side.pool.write(self.index, side.new, new_key, new_value)
+            key, value = keys.index_select(0, side.read), values.index_select(0, side.read)
+        return _head_major(key, key_states.dtype), _head_major(value, value_states.dtype)
+
+    def lazy_initialization(self, *_: Any, **__: Any) -> NoReturn:
+        """Raises `LayoutError`: nothing is allocated here, so the model keeps what the layout does not say."""
+        raise _unknown(self.index)
+
+    def get_mask_sizes(self, query_length: int) -> tuple[int, int]:
+        """As of an empty cache; no mask is built."""
+        return query_length, 0
+
+    def get_seq_length(self) -> int:
+        """Tokens before the pass, of the only request of a pass; 0 where there are more, which have their positions."""
+        starts = self.plan.jobs.starts
+        return int(starts[0]) if starts.size == 1 else 0
+
+    def get_max_length(self) -> int:
+        """No bound."""
+        return -1
+
+
+class StateLayer(LinearAttentionLayer):
+    """The recurrent states of a layer: copies of the rows of a pass, until `commit`.
+
+    Convolution histories that the layout keeps apart are one tensor here.
+    """
+
+    def __init__(self, plan: Plan, index: int, parts: dict[str, torch.Tensor]) -> None:
+        LinearAttentionLayer.__init__(self)
+        assert plan.states is not None, "a model with a state has slots for it"
+        self.index = index
+        self._slots = plan.states
+        self._convs = [part for name, part in parts.items() if name.startswith("conv")]
+        self._recurrent = parts.get("recurrent")
+        self.has_previous_state[0] = bool(plan.jobs.starts[0])
+        if self._convs:
+            self._history = torch.cat([part.index_select(0, self._slots) for part in self._convs], 1)
+            self.conv_states[0], self.conv_kernel_size[0] = self._history, self._history.shape[-1]
+            self.is_conv_states_initialized[0] = True
+        if self._recurrent is not None:
+            self._state = self._recurrent.index_select(0, self._slots)
+            self.recurrent_states[0] = self._state
+            self.is_recurrent_states_initialized[0] = True
+
+    def lazy_initialization(self, *_: Any, **__: Any) -> NoReturn:
+        """As `TokenLayer.lazy_initialization`."""
+        raise _unknown(self.index)
+
+    def commit(self) -> None:
+        """Put the states of the pass back into the pool."""
+        if self._convs:
+            assert self.conv_states[0] is self._history, "histories are changed in place"
+            histories = torch.split(self._history, [part.shape[1] for part in self._convs], 1)
+            for part, history in zip(self._convs, histories, strict=True):
+                part.index_copy_(0, self._slots, history)
+        if self._recurrent is not None:
+            assert self.recurrent_states[0] is self._state, "states are changed in place"
+            self._recurrent.index_copy_(0, self._slots, self._state)
+
+
+class HybridLayer(StateLayer, TokenLayer):
+    """A layer with both."""
+
+    is_compileable = False
+    is_croppable = False
+
+    def __init__(self, plan: Plan, index: int, parts: dict[str, torch.Tensor]) -> None:
+        TokenLayer.__init__(self, plan, index)
+        StateLayer.__init__(self, plan, index, parts)
+
+    get_max_length = TokenLayer.get_max_length
+
+
+class PooledCache(Cache):
+    """What a model's forward pass takes as its cache, for one pass by one plan."""
+
+    def __init__(self, manager: KVCacheManager, plan: Plan) -> None:
+        super().__init__(layers=[_layer(manager, plan, layer) for layer in manager.layout.layers])
+        self._states = [layer for layer in self.layers if isinstance(layer, StateLayer)]
+
+    def commit(self) -> None:
+        """Put the states of the pass back; to be called when it is over."""
+        for layer in self._states:
+            layer.commit()
+
+
+def _layer(
+    manager: KVCacheManager, plan: Plan, layer: LayerCache
+) -> CacheLayerMixin | LinearAttentionCacheLayerMixin | DummyLayer:
+    parts = manager.state_pool.parts[layer.index] if manager.state_pool else {}
+    if parts:
+        kind = StateLayer if layer.tokens is None else HybridLayer
+        return kind(plan, layer.index, parts)
+    return DummyLayer() if layer.tokens is None else TokenLayer(plan, layer.index)
+
+
+def _unknown(index: int) -> LayoutError:
+    return LayoutError(
+        f"layer {index} of the model keeps more than its layout says. Make the layout by `model_layout`."
+    )
+
+
+def _token_major(states: torch.Tensor) -> torch.Tensor:
+    """[batch, heads, new, dim] as [tokens, heads, dim]."""
+    return states.transpose(1, 2).flatten(0, 1)
+
+
+def _head_major(entries: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+    """[entries, heads, dim] as [1, heads, entries, dim]."""
+    return entries.to(dtype).transpose(0, 1)[None]

@@ -1,0 +1,161 @@
+"""Hugging Face models as the runner of a scheduler."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Sequence
+
+import numpy as np
+import torch
+from transformers import PreTrainedModel
+
+from kvstead.engine import KVCacheManager, Step
+from kvstead.errors import LayoutError, RequestError
+from kvstead.integrations.transformers.attention import ATTENTION_NAME, register_attention
+from kvstead.integrations.transformers.cache import PooledCache
+from kvstead.integrations.transformers.families import Way, packing_limit, rope_limit, way_of
+from kvstead.integrations.transformers.groups import Jobs, concatenated_ranges
+from kvstead.integrations.transformers.layout import require_same_layers
+from kvstead.integrations.transformers.plan import PLAN_KEYWORD, plan_forward
+from kvstead.kernels.arrays import to_device
+from kvstead.kernels.jit import IntArray
+
+
+def greedy(logits: torch.Tensor) -> torch.Tensor:
+    """The best token of each row: int64[rows] of [rows, vocabulary]."""
+    return logits.argmax(-1)
+
+
+class TransformersRunner:
+    """Computes a scheduler's steps with a model on the pools of the scheduler's manager.
+
+    model: a causal language model in eval mode, on the manager's device. From now on it attends by `attend`, so it
+    cannot be called otherwise until `model.set_attn_implementation` is given another. manager: with storage, for the
+    model's `model_layout`. sample: from logits, [requests, vocabulary], a token id each, int64[requests].
+
+    How a family runs is in `families`. Raises `LayoutError` for one that does not, for a manager without tensors or of
+    another layout, and for one whose rows are longer than the model's positions allow to share.
+    """
+
+    def __init__(
+        self,
+        model: PreTrainedModel,
+        manager: KVCacheManager,
+        *,
+        sample: Callable[[torch.Tensor], torch.Tensor] = greedy,
+    ) -> None:
+        config = model.config
+        self.way = way_of(config)
+        require_same_layers(manager.layout, config)
+        _require_fit(model, manager)
+        self.model, self.manager, self.sample = model, manager, sample
+        self.num_passes = 0
+        self._packing_limit = packing_limit(config)
+        self._device = manager.allocator.device
+        self._next = torch.zeros(manager.table.num_rows + 1, dtype=torch.int64, device=self._device)
+        self._keeps_some = "logits_to_keep" in inspect.signature(model.forward).parameters
+        register_attention()
+        model.set_attn_implementation(ATTENTION_NAME)
+
+    def launch(self, step: Step) -> Sampled:
+        """Compute a step. Raises `RequestError` for a piece of a prompt that the family cannot take up."""
+        jobs = _jobs(step)
+        if self.way is Way.WHOLE:
+            _require_whole(step)
+        given = [chunk.request.tokens[chunk.start : chunk.end] for chunk in step.chunks]
+        inputs = self._next[to_device(step.rows, self._device)]
+        if given:
+            inputs = torch.cat((inputs, to_device(np.concatenate(given).astype(np.int64), self._device)))
+        with torch.no_grad():
+            tokens = self.sample(self._logits(jobs, inputs, step.rows.size))
+        self._next[to_device(jobs.rows, self._device)] = tokens
+        return Sampled(tokens)
+
+    def _logits(self, jobs: Jobs, inputs: torch.Tensor, num_decoding: int) -> torch.Tensor:
+        """The logits behind the last token of each job, [jobs, vocabulary], from all their tokens in turn."""
+        ends = np.cumsum(jobs.num_new)
+        passes = self._passes(jobs, num_decoding)
+        found = []
+        for which in passes:
+            taken = concatenated_ranges((ends - jobs.num_new)[which], ends[which])
+            found.append(self._forward(jobs.take(which), inputs[to_device(taken, self._device)]))
+        back = np.argsort(np.concatenate(passes))
+        return torch.cat(found)[to_device(back, self._device)]
+
+    def _passes(self, jobs: Jobs, num_decoding: int) -> Sequence[IntArray]:
+        """Which requests are computed together, pass by pass, in the order in which their tokens are packed."""
+        order = jobs.order()
+        if self.way is Way.PACKED:
+            is_alone = jobs.ends[order] > self._packing_limit
+            together = order[~is_alone]
+            alone = order[is_alone]
+        else:
+            together = order[order < num_decoding]
+            alone = order[order >= num_decoding]
+        return [*([together] if together.size else []), *alone.reshape(-1, 1)]
+
+    def _forward(self, jobs: Jobs, tokens: torch.Tensor) -> torch.Tensor:
+        """The logits behind the last token of each job, [jobs, vocabulary]."""
+        self.num_passes += 1
+        plan = plan_forward(self.manager, jobs)
+        cache = PooledCache(self.manager, plan)
+        is_column = self.way is not Way.PACKED and tokens.numel() == jobs.rows.size
+        shape = (-1, 1) if is_column else (1, -1)
+        last = to_device(jobs.last_tokens, self._device)
+        keywords = {"logits_to_keep": last} if self._keeps_some and not is_column else {}
+        logits = self.model(
+            input_ids=tokens.view(shape),
+            position_ids=to_device(jobs.positions(), self._device).view(shape),
+            cache=cache,
+            use_cache=True,
+            **{PLAN_KEYWORD: plan},
+            **keywords,
+        ).logits
+        cache.commit()
+        flat: torch.Tensor = logits.flatten(0, 1)
+        return flat if flat.shape[0] == last.numel() else flat[last]
+
+
+class Sampled:
+    """A step that was launched; its tokens may still be on their way."""
+
+    def __init__(self, tokens: torch.Tensor) -> None:
+        self._tokens = tokens
+
+    def tokens(self) -> torch.Tensor:
+        """Wait for them: int64[rows + chunks] on the host."""
+        return self._tokens.cpu()
+
+
+def _jobs(step: Step) -> Jobs:
+    """A step's rows, then its chunks."""
+    chunks = np.array([(chunk.row, chunk.start, chunk.end) for chunk in step.chunks], dtype=np.int64).reshape(-1, 3)
+    return Jobs(
+        np.concatenate((step.rows, chunks[:, 0])),
+        np.concatenate((step.lengths - 1, chunks[:, 1])),
+        np.concatenate((step.lengths, chunks[:, 2])),
+    )
+
+
+def _require_whole(step: Step) -> None:
+    """The scan of such a family begins with an empty state whenever it takes more than one token."""
+    for chunk in step.chunks:
+        if chunk.end - chunk.start > 1 and not (chunk.start == 0 and chunk.is_last):
+            raise RequestError(
+                f"request {chunk.request.request_id} computes tokens {chunk.start} .. {chunk.end - 1} by themselves; "
+                "this family takes a prompt only in one piece. Give the manager prefix_cache=False and the scheduler "
+                "chunk_tokens for the longest request and all that decode beside it."
+            )
+
+
+def _require_fit(model: PreTrainedModel, manager: KVCacheManager) -> None:
+    if model.training:
+        raise LayoutError("the model is in training mode. Call its eval().")
+    if not (manager.pool or manager.window_pool or manager.state_pool):
+        raise LayoutError("the manager keeps books only. Make it with storage=True.")
+    limit = rope_limit(model.config)
+    if manager.table.width > limit:
+        raise LayoutError(
+            f"rows of {manager.table.width} tokens are longer than the {limit} up to which this model's rotation of a "
+            "token is its own. Make the manager with that max_length."
+        )
