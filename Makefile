@@ -4,7 +4,7 @@ BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
 PYTEST := $(BIN)/python -m pytest -n 2
 
-.PHONY: demo test lint bench soak clean
+.PHONY: demo test test-models lint bench soak clean
 
 demo: $(VENV)/.runtime  ## replay the bundled sample trace
 	$(BIN)/kvstead replay src/kvstead/replay/samples/chat.jsonl.gz --model llama-3.1-8b --memory 4GiB --gpu h100-sxm
@@ -14,6 +14,9 @@ test: lint  ## everything CI runs
 	$(PYTEST) --cov --cov-report= --cov-fail-under=0
 	NUMBA_DISABLE_JIT=1 $(PYTEST) --cov --cov-append --cov-report= --cov-fail-under=0 tests/kernels
 	$(BIN)/python -m coverage report
+
+test-models: $(STAMP)  ## every model family of transformers on every use of memory, about three minutes
+	KVSTEAD_MODELS=1 $(BIN)/python -m pytest -m models tests/integrations
 
 lint: $(STAMP)
 	$(BIN)/ruff check .
