@@ -66,7 +66,10 @@ class TokenTensors:
     def read(self, layer: int, slots: torch.Tensor) -> tuple[torch.Tensor | None, torch.Tensor | None]:
         """One layer's (key, value) entries at `slots`: copies, [n, heads, dim] each."""
         key, value = self.key[layer], self.value[layer]
-        return None if key is None else key[slots], None if value is None else value[slots]
+        return (
+            None if key is None else key.index_select(0, slots),
+            None if value is None else value.index_select(0, slots),
+        )
 
     def move(self, source: torch.Tensor, target: torch.Tensor) -> None:
         """Copy whole slots over all layers, int64[n] each; the two may overlap."""
