@@ -9,7 +9,7 @@ PYTEST := $(BIN)/python -m pytest -n 2
 demo: $(VENV)/.runtime  ## replay the bundled sample trace
 	$(BIN)/kvstead replay src/kvstead/replay/samples/chat.jsonl.gz --model llama-3.1-8b --memory 4GiB --gpu h100-sxm
 
-test: lint  ## everything CI runs
+test: lint  ## everything CI runs, but for test-models
 	$(BIN)/python -m coverage erase
 	$(PYTEST) --cov --cov-report= --cov-fail-under=0
 	NUMBA_DISABLE_JIT=1 $(PYTEST) --cov --cov-append --cov-report= --cov-fail-under=0 tests/kernels
