@@ -8,7 +8,7 @@ from kvstead.engine import KVCacheManager
 from kvstead.errors import LayoutError
 from kvstead.model import load_layout, preset_names
 from kvstead.model.compute import load_profile
-from kvstead.report.models import is_managed, layers_by_kind, model_table, models_table, token_bytes_by_kind
+from kvstead.report.models import layers_by_kind, model_table, models_table, token_bytes_by_kind
 
 
 def _text(table):
@@ -59,12 +59,12 @@ def test_models_that_can_be_replayed_are_marked():
     """All bundled models are managed: a manager can be made for them, and is refused for states alone."""
     states_alone = replace(load_layout("bamba-9b"), layers=load_layout("bamba-9b").layers[:1])
     for layout in [*map(load_layout, preset_names()), states_alone]:
-        assert is_managed(layout) == (layout is not states_alone)
+        assert layout.is_manageable == (layout is not states_alone)
         listed = _text(models_table([(layout, "[package] some file.")])).splitlines()
-        assert ("yes" in listed[-2].split()) == is_managed(layout)
+        assert ("yes" in listed[-2].split()) == layout.is_manageable
         detail = _text(model_table(layout, load_profile("bamba-9b"), ""))
         assert ("states alone are sized, not managed" in detail) == (layout is states_alone)
-        if is_managed(layout):
+        if layout.is_manageable:
             assert KVCacheManager(layout, 2**36, max_requests=1, max_length=16, storage=False)
         else:
             with pytest.raises(LayoutError):

@@ -100,9 +100,8 @@ def _audit_states(manager: KVCacheManager) -> None:
     states = manager.row_states
     assert states is not None, "the model has states"
     rows = manager.table.live_rows()
-    nodes = [node.state for node in manager.tree.root.below() if node.state is not None]
     kept = states.kept[states.kept > 0]
-    owned = np.sort(np.concatenate((states.slot[states.slot > 0], kept, [state.slot for state in nodes]))).astype(int)
+    owned = np.sort(np.concatenate((states.slot[states.slot > 0], kept, manager.tree.state_slots())))
     live = np.flatnonzero(states.allocator.page_states() == host.LIVE)
     if not np.array_equal(owned, live):
         raise AuditError(
@@ -113,5 +112,5 @@ def _audit_states(manager: KVCacheManager) -> None:
             f"rows {np.flatnonzero(states.slot).tolist()} have states where {rows.tolist()} are handed out, and "
             f"{kept.size} copies are kept where {states.num_kept} are counted."
         )
-    if any(state.holds for state in nodes):
+    if manager.tree.held_states:
         raise AuditError("a cached state is held although nobody copies it. Let states go when they are copied.")

@@ -27,7 +27,7 @@ from kvstead.allocators import (
 from kvstead.arena import PoolChain, SharedBytes, SharedPool
 from kvstead.engine.room import FULL, NOTHING, STATE, WINDOW, Demand
 from kvstead.errors import InvalidSize, LayoutError
-from kvstead.model import BOUNDED, WHOLE_SEQUENCE, CacheKind, MemorySplit, ModelLayout
+from kvstead.model import BOUNDED, WHOLE_SEQUENCE, MemorySplit, ModelLayout
 from kvstead.model.padding import padded_pages
 from kvstead.model.sizing import split_bytes, split_for_slots, split_memory
 from kvstead.model.window import Window
@@ -123,8 +123,7 @@ def plan_memory(layout: ModelLayout, asked: MemoryRequest, max_requests: int, ma
         raise InvalidSize(f"pool_layout is {asked.pool_layout!r}. Use one of {', '.join(POOL_LAYOUTS)}.")
     if asked.page_size < 1:
         raise InvalidSize(f"the page size is {asked.page_size}. It must be at least 1.")
-    kinds = set(layout.kinds)
-    if CacheKind.CROSS in kinds or not kinds or (CacheKind.STATE in kinds and kinds <= {CacheKind.STATE, *BOUNDED}):
+    if not layout.is_manageable:
         raise LayoutError(
             f"{layout.name} caches {', '.join(layout.kinds) or 'nothing'}; the manager holds entries per token, of "
             "whole sequences, windows and chunks, and states beside whole sequences. Choose another model."
@@ -265,9 +264,7 @@ def _sides(layout: ModelLayout, asked: MemoryRequest) -> MemoryPlan:
     if not layout.state_bytes and asked.num_states is not None:
         raise InvalidSize(f"{layout.name} keeps no states. Leave out num_states.")
     ratio, length, num_states = asked.window_ratio, asked.expected_length, asked.num_states
-    if sum(value is not None for value in (asked.num_window_slots, ratio)) > 1 or (
-        length is not None and (asked.num_window_slots, ratio) != (None, None)
-    ):
+    if sum(value is not None for value in (asked.num_window_slots, ratio, length)) > 1:
         raise InvalidSize(
             f"num_window_slots {asked.num_window_slots}, window_ratio {ratio} and expected_length {length} all say how "
             "large the window side is. Give one of them, or none."

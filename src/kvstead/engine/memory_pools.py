@@ -22,8 +22,7 @@ class Memory:
     """What a plan stands for.
 
     `pool`, `window_pool` and `state_pool` are None where the model keeps nothing of the kind, or without storage.
-    `chain` is None where every side has bytes of its own. may_wait: whether there are times at which pages may not
-    move, so that what there is room for may have to wait for its place.
+    `chain` is None where every side has bytes of its own.
     """
 
     def __init__(
@@ -34,7 +33,6 @@ class Memory:
         self.plan = plan
         self.allocator = build_allocator(layout, plan, options, device)
         self.chain: Chain | None = getattr(self.allocator, "chain", None)
-        self.may_wait = options.may_move is not None
         self._may_move = options.may_move
         self._fence = options.fence
         self.pool: KVPool | ArenaKVPool | None = None
@@ -44,6 +42,11 @@ class Memory:
             self._view(layout, self.chain)
         elif options.storage:
             self._allocate(layout, device)
+
+    @property
+    def may_wait(self) -> bool:
+        """Whether pages may not move at times, so that what there is room for may have to wait for its place."""
+        return self._may_move is not None
 
     def may_move(self) -> bool:
         """Whether pages may move now, where they do at all."""

@@ -11,6 +11,7 @@ Two ways to share memory, one question. Where sides have bytes of their own each
 from __future__ import annotations
 
 from collections.abc import Callable
+from operator import add
 from typing import NamedTuple, Protocol
 
 from kvstead.allocators import PagedAllocator, SWAAllocator
@@ -31,6 +32,10 @@ class Demand(NamedTuple):
     def times(self, count: int) -> Demand:
         """So many of it."""
         return Demand(self.pages * count, self.windows * count, self.states * count)
+
+    def is_within(self, room: Demand) -> bool:
+        """Whether each side has its part."""
+        return self.pages <= room.pages and self.windows <= room.windows and self.states <= room.states
 
 
 NOTHING = Demand()
@@ -94,12 +99,7 @@ class SeparateRoom:
     def has(self, demand: Demand, evictable: Demand | None = None) -> bool:
         """Whether each side has its part."""
         extra = self.evictable() if evictable is None else evictable
-        free = self._free()
-        return (
-            demand.pages <= free.pages + extra.pages
-            and demand.windows <= free.windows + extra.windows
-            and demand.states <= free.states + extra.states
-        )
+        return demand.is_within(Demand(*map(add, self._free(), extra)))
 
     def most(self, unit: Demand, evictable: Demand | None = None) -> int:
         """The least over the sides."""
@@ -109,17 +109,15 @@ class SeparateRoom:
 
     def holds(self, demand: Demand) -> bool:
         """Whether each side is large enough."""
-        allocator = self._allocator
-        return (
-            demand.pages <= allocator.num_pages
-            and demand.windows <= (self._windows.num_window_pages if self._windows else 0)
-            and demand.states <= (self._states.size if self._states else 0)
+        windows, states = self._windows, self._states
+        return demand.is_within(
+            Demand(self._allocator.num_pages, windows.num_window_pages if windows else 0, states.size if states else 0)
         )
 
     def make(self, demand: Demand, *, is_needed: bool = True) -> bool:
         """Evict what each side is short of."""
         free, tree = self._free(), self._tree
-        if demand.pages <= free.pages and demand.windows <= free.windows and demand.states <= free.states:
+        if demand.is_within(free):
             return True
         if is_needed:
             self._notice()
@@ -191,14 +189,15 @@ class SharedRoom:
     def make(self, demand: Demand, *, is_needed: bool = True) -> bool:
         """Evict until there is room, the least useful first, whatever side it is of."""
         wanted = self._by_pool(demand)
-        if self.chain.fits(wanted):
+        short = self.chain.shortfall(wanted)
+        if not short:
             return True
         if is_needed:
             self._notice()
         if not self.has(demand):
             return False
         each = self._page_bytes
-        while short := self.chain.shortfall(wanted):
+        while short:
             gone = self._tree.evict_bytes(
                 short,
                 token_bytes=each.pages // self._page_size,
@@ -207,6 +206,7 @@ class SharedRoom:
             )
             if gone == Evicted(0, 0):  # while pages may not move, `has` can say too much
                 return False
+            short = self.chain.shortfall(wanted)
         return True
 
     def lack(self, demand: Demand, evictable: Demand | None = None) -> int:

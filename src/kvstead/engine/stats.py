@@ -16,7 +16,6 @@ if TYPE_CHECKING:
 
 FULL_SIDE, WINDOW_SIDE, STATE_SIDE = FULL, WINDOW, STATE
 STATES = ("live", "cached", "parked", "free", "padding")
-ARENA_STATES = ("live", "cached", "parked", "hole", "gap", "sink", "padding")
 
 
 @dataclass(frozen=True, slots=True)

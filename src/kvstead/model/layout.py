@@ -80,6 +80,14 @@ class ModelLayout:
         present = {kind for layer in self.layers for kind in layer.kinds}
         return tuple(kind for kind in CacheKind if kind in present)
 
+    @cached_property
+    def is_manageable(self) -> bool:
+        """Whether a manager can hold what the model caches: entries per token, and states beside whole sequences."""
+        kinds = set(self.kinds)
+        if not kinds or CacheKind.CROSS in kinds:
+            return False
+        return CacheKind.STATE not in kinds or not kinds.isdisjoint(WHOLE_SEQUENCE)
+
     def bytes_per_token(self, kind: CacheKind) -> int:
         """Bytes of one token in all layers of `kind`; 0 for STATE, whose size does not depend on tokens."""
         return sum(layer.token_bytes for layer in self.layers if layer.tokens is not None and layer.tokens.kind is kind)

@@ -9,7 +9,7 @@ from rich import box
 from rich.markup import escape
 from rich.table import Table
 
-from kvstead.model import WHOLE_SEQUENCE, CacheKind, LayerCache, ModelLayout
+from kvstead.model import CacheKind, LayerCache, ModelLayout
 from kvstead.model.compute import ComputeProfile
 from kvstead.report.units import format_bytes, format_count
 
@@ -31,7 +31,7 @@ def models_table(models: Iterable[tuple[ModelLayout, str]]) -> Table:
             token_bytes_by_kind(layout),
             "" if layout.window is None else format_count(layout.window),
             format_count(layout.state_bytes) if layout.state_bytes else "",
-            "yes" if is_managed(layout) else "",
+            "yes" if layout.is_manageable else "",
             escape(source.partition("]")[0].lstrip("[")),
         )
     return table
@@ -54,19 +54,12 @@ def model_table(layout: ModelLayout, profile: ComputeProfile, source: str) -> Ta
         num_bytes = layout.sequence_bytes(num_tokens)
         table.add_row(f"{format_count(num_tokens)} tokens hold", format_bytes(num_bytes))
     table.add_row("parameters", f"{profile.total_params / 1e9:.2f} billion, {profile.active_params / 1e9:.2f} a token")
-    table.add_row("replayed", "yes" if is_managed(layout) else "no: states alone are sized, not managed")
+    table.add_row("replayed", "yes" if layout.is_manageable else "no: states alone are sized, not managed")
     table.add_row("entries in", layout.options.cache_dtype)
     table.add_row("source", escape(source))
     for assumption in layout.assumptions:
         table.add_row("assumed", escape(assumption))
     return table
-
-
-def is_managed(layout: ModelLayout) -> bool:
-    """Whether a manager holds what this model caches, so that traces can be replayed on it."""
-    kinds = set(layout.kinds)
-    has_whole_sequences = not kinds.isdisjoint(WHOLE_SEQUENCE)
-    return bool(kinds) and CacheKind.CROSS not in kinds and (has_whole_sequences or CacheKind.STATE not in kinds)
 
 
 def layers_by_kind(layout: ModelLayout) -> str:
