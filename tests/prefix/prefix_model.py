@@ -125,3 +125,15 @@ class PrefixModel:
     def protected(self):
         """Tokens on the way to any pin."""
         return sum(self.page_size for key in self.pages if self.locked(key))
+
+
+def keyed_nodes(root):
+    """Every node of a tree but its root, with the whole key that ends there."""
+    stack = [(root, ())]
+    while stack:
+        node, key = stack.pop()
+        for name, child in node.children.items():
+            space = () if key else (name[0],)
+            stack.append((child, (*key, *space, *child.tokens.tolist())))
+        if node.parent is not None:
+            yield key, node

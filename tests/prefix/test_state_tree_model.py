@@ -6,6 +6,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 from prefix_bench import FreeStates
+from prefix_model import keyed_nodes
 from state_tree_model import StateTreeModel
 
 from kvstead.allocators import PagedAllocator, SWAAllocator
@@ -255,17 +256,12 @@ class StateTreeMachine(RuleBasedStateMachine):
 
     def nodes_of_tree(self):
         """The same of the tree."""
-        nodes, stack = {}, [(self.tree.root, ())]
-        while stack:
-            node, key = stack.pop()
-            for name, child in node.children.items():
-                space = () if key else (name[0],)
-                stack.append((child, (*key, *space, *child.tokens.tolist())))
-            if node.parent is not None:
-                state = node.state
-                window = (node.window.is_live, node.window.locks, uses_of(node.window))
-                held = state and (state.slot, state.holds, state.is_superseded, uses_of(state))
-                nodes[key] = node.pages.tolist(), uses_of(node), window if self.model.span < inf else None, held
+        nodes = {}
+        for key, node in keyed_nodes(self.tree.root):
+            state = node.state
+            window = (node.window.is_live, node.window.locks, uses_of(node.window))
+            held = state and (state.slot, state.holds, state.is_superseded, uses_of(state))
+            nodes[key] = node.pages.tolist(), uses_of(node), window if self.model.span < inf else None, held
         return nodes
 
 

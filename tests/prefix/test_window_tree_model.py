@@ -3,6 +3,7 @@ import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+from prefix_model import keyed_nodes
 from window_tree_model import PIECE, WindowTreeModel
 
 from kvstead.allocators import SWAAllocator
@@ -227,16 +228,11 @@ class WindowTreeMachine(RuleBasedStateMachine):
 
     def nodes_of_tree(self):
         """The same of the tree."""
-        nodes, stack = {}, [(self.tree.root, ())]
-        while stack:
-            node, key = stack.pop()
-            for name, child in node.children.items():
-                space = () if key else (name[0],)
-                stack.append((child, (*key, *space, *child.tokens.tolist())))
-            if node.parent is not None:
-                uses = [(use.access, use.created, use.priority, use.hits) for use in (node, node.window)]
-                nodes[key] = node.pages.tolist(), node.window.is_live, node.window.locks, *uses
-                assert (self.allocator.window_pages[node.pages] > 0).tolist() == [node.window.is_live] * node.pages.size
+        nodes = {}
+        for key, node in keyed_nodes(self.tree.root):
+            uses = [(use.access, use.created, use.priority, use.hits) for use in (node, node.window)]
+            nodes[key] = node.pages.tolist(), node.window.is_live, node.window.locks, *uses
+            assert (self.allocator.window_pages[node.pages] > 0).tolist() == [node.window.is_live] * node.pages.size
         return nodes
 
 
