@@ -14,6 +14,7 @@ import numpy as np
 
 from kvstead.engine import KVCacheManager, MemoryStats
 from kvstead.model import ModelLayout
+from table import line
 
 MEMORY = 40 << 30
 PAGE_SIZE = 16
@@ -156,7 +157,7 @@ class Churn:
 
 def report() -> str:
     """Two tables as Markdown: what is usable, and what becomes of the rest in an arena."""
-    lines = ["## Usable memory by layout", "", _line(["model", "layout", *MIXES]), _line(["---"] * (2 + len(MIXES)))]
+    lines = ["## Usable memory by layout", "", line(["model", "layout", *MIXES]), line(["---"] * (2 + len(MIXES)))]
     arenas: list[str] = []
     for model, layout in MODELS.items():
         for pool_layout in LAYOUTS:
@@ -166,10 +167,10 @@ def report() -> str:
                 held, tokens = 100 * np.array(usage.held), 100 * np.array(usage.tokens)
                 cells.append(f"{held[0]:.1f} / {held.mean():.1f} ({tokens.mean():.1f})")
                 if pool_layout == "unified":
-                    arenas.append(_line([model, mix, *_arena_cells(usage)]))
-            lines.append(_line([model, pool_layout, *cells]))
+                    arenas.append(line([model, mix, *_arena_cells(usage)]))
+            lines.append(line([model, pool_layout, *cells]))
     head = ["arena of", "mix", "page ends %", "holes %", "gaps %", "sink %", "padding %", "bytes moved a byte freed"]
-    return "\n".join([*lines, "", _line(head), _line(["---"] * len(head)), *arenas, "", _METHOD, ""])
+    return "\n".join([*lines, "", line(head), line(["---"] * len(head)), *arenas, "", _METHOD, ""])
 
 
 def _arena_cells(usage: Usage) -> list[str]:
@@ -179,10 +180,6 @@ def _arena_cells(usage: Usage) -> list[str]:
     lost = [stats.by_state[state] / MEMORY for state in ("hole", "gap", "sink", "padding")]
     shares = [stats.live / MEMORY - usage.tokens[0], *lost]
     return [*(f"{100 * share:.2f}" for share in shares), f"{usage.moved_per_freed:.3f}"]
-
-
-def _line(cells: list[str]) -> str:
-    return f"| {' | '.join(cells)} |"
 
 
 if __name__ == "__main__":

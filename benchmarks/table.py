@@ -51,8 +51,8 @@ def render(ours: Figures, theirs: Figures, versions: Mapping[str, str], rounds: 
     place = f"{machine.num_cores()} cores of {machine.cpu_model()}, load {load:.1f} at the start"
     lines = [f"# Benchmarks, {date.today().isoformat()}", "", f"{place}; kvstead {machine.commit()}, {built}.", ""]  # noqa: DTZ011
     head = ["operation", "kvstead", *(["SGLang", "ratio"] if theirs else []), "aim", "met", ""]
-    if rows := [_line(_cells(row, ours, theirs)) for row in ROWS if row.figure in ours]:
-        lines += [_line(head), _line(["---"] + ["---:"] * (len(head) - 2) + ["---"]), *rows, ""]
+    if rows := [line(_cells(row, ours, theirs)) for row in ROWS if row.figure in ours]:
+        lines += [line(head), line(["---"] + ["---:"] * (len(head) - 2) + ["---"]), *rows, ""]
         lines += [_METHOD.format(rounds=rounds), ""]
     return "\n".join([*lines, *_arena_lines(ours, theirs)])
 
@@ -62,8 +62,8 @@ def _arena_lines(ours: Figures, theirs: Figures) -> list[str]:
     head = ["operation"]
     for mode in ("", ", eager"):
         head += [f"kvstead{mode}", *([f"SGLang{mode}", "ratio"] if theirs else [])]
-    lines = ["## Pools that share an arena", "", _line(head), _line(["---"] + ["---:"] * (len(head) - 1))]
-    rows = [_line(_arena_cells(row, ours, theirs)) for row in ARENA_ROWS if row.figure("lazy") in ours]
+    lines = ["## Pools that share an arena", "", line(head), line(["---"] + ["---:"] * (len(head) - 1))]
+    rows = [line(_arena_cells(row, ours, theirs)) for row in ARENA_ROWS if row.figure("lazy") in ours]
     return [*lines, *rows, "", _ARENAS, ""] if rows else []
 
 
@@ -106,5 +106,6 @@ def _quantity(value: float, unit: str) -> str:
     return f"{value:,.{digits}f} {unit}"
 
 
-def _line(cells: list[str]) -> str:
+def line(cells: list[str]) -> str:
+    """One row of a table."""
     return f"| {' | '.join(cells)} |"
