@@ -124,9 +124,9 @@ class Run:
         """Forward passes so far."""
         return self._runner.num_passes
 
-    def _sample(self, logits):
+    def _sample(self, logits, jobs):
         self._drawn.append(logits.clone())
-        return greedy(logits)
+        return greedy(logits, jobs)
 
     def _serve(self, wave):
         for asked in wave:

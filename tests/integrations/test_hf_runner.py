@@ -46,12 +46,12 @@ def test_a_model_comes_back_when_given_another_attention():
 
 
 def test_tokens_are_sampled_as_one_says():
-    """What `sample` gives is what requests are told and go on from."""
+    """What `sample` gives is what requests are told and go on from; it is told whose row and which position it is."""
     model = tiny_model("llama")
     seen = []
 
-    def sample(logits):
-        seen.append(tuple(logits.shape))
+    def sample(logits, jobs):
+        seen.append((tuple(logits.shape), jobs.rows.tolist(), jobs.ends.tolist()))
         return torch.full((logits.shape[0],), 7)
 
     attention = model.config._attn_implementation
@@ -64,7 +64,7 @@ def test_tokens_are_sampled_as_one_says():
         scheduler.step(runner)
     model.set_attn_implementation(attention)
     assert request.output.tolist() == [7] * 4
-    assert seen == [(1, 256)] * 4
+    assert seen == [((1, 256), [request.row], [end]) for end in (6, 7, 8, 9)]
 
 
 def test_positions_that_scale_queries():

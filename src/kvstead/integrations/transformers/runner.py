@@ -21,8 +21,8 @@ from kvstead.kernels.arrays import to_device
 from kvstead.kernels.jit import IntArray
 
 
-def greedy(logits: torch.Tensor) -> torch.Tensor:
-    """The best token of each row: int64[rows] of [rows, vocabulary]."""
+def greedy(logits: torch.Tensor, _: Jobs) -> torch.Tensor:
+    """The best token of each job: int64[jobs] of [jobs, vocabulary]."""
     return logits.argmax(-1)
 
 
@@ -31,7 +31,8 @@ class TransformersRunner:
 
     model: a causal language model in eval mode, on the manager's device. From now on it attends by `attend`, so it
     cannot be called otherwise until `model.set_attn_implementation` is given another. manager: with storage, for the
-    model's `model_layout`. sample: from logits, [requests, vocabulary], a token id each, int64[requests].
+    model's `model_layout`. sample: from logits, [jobs, vocabulary], and the jobs that they are of, a token id each,
+    int64[jobs]; it is for position `ends` of the job's row, and not used in the midst of a prompt.
 
     How a family runs is in `families`. Raises `LayoutError` for one that does not, for a manager without tensors or of
     another layout, and for one whose rows are longer than the model's positions allow to share.
@@ -42,7 +43,7 @@ class TransformersRunner:
         model: PreTrainedModel,
         manager: KVCacheManager,
         *,
-        sample: Callable[[torch.Tensor], torch.Tensor] = greedy,
+        sample: Callable[[torch.Tensor, Jobs], torch.Tensor] = greedy,
     ) -> None:
         config = model.config
         self.way = way_of(config)
@@ -67,7 +68,7 @@ class TransformersRunner:
         if given:
             inputs = torch.cat((inputs, to_device(np.concatenate(given).astype(np.int64), self._device)))
         with torch.no_grad():
-            tokens = self.sample(self._logits(jobs, inputs, step.rows.size))
+            tokens = self.sample(self._logits(jobs, inputs, step.rows.size), jobs)
         self._next[to_device(jobs.rows, self._device)] = tokens
         return Sampled(tokens)
 
