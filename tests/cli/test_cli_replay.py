@@ -3,13 +3,13 @@ import gzip
 import io
 import json
 import sys
+from contextlib import nullcontext
 from importlib.resources import files
 from pathlib import Path
 
 import pytest
 
 from kvstead.model import load_layout
-from kvstead.report.progress import ProgressBar
 
 MODEL = "llama-3.1-8b"
 TOKEN_BYTES = 131_072
@@ -275,12 +275,12 @@ def test_an_interrupt_leaves_the_partial_summary(kvstead, monkeypatch):
     """Ctrl-C in the middle: exit code 130, one JSON object that covers what was done, and a line that says so."""
     calls = []
 
-    def interrupt_once(_bar, progress):
+    def interrupt_once(progress):
         calls.append(progress)
         if len(calls) == 2:
             raise KeyboardInterrupt
 
-    monkeypatch.setattr(ProgressBar, "show", interrupt_once)
+    monkeypatch.setattr("kvstead.cli.replaying.replay_bar", lambda: nullcontext(interrupt_once))
     sample = files("kvstead.replay") / "samples" / "chat.jsonl.gz"
     ended = kvstead("replay", sample, "--model", MODEL, "--memory", "4GiB", "--json")
     assert ended.code == 130

@@ -12,7 +12,7 @@ from kvstead.replay.run import run_replay
 from kvstead.replay.summary import summarize
 from kvstead.report.console import error_console, output_console
 from kvstead.report.files import to_json, write_report
-from kvstead.report.progress import ProgressBar
+from kvstead.report.progress import replay_bar
 from kvstead.report.table import print_summary
 
 
@@ -20,8 +20,8 @@ def replay_and_report(options: ReplayOptions, *, folder: Path | None, as_json: b
     """Replay, print the summary, and write files into `folder` if there is one; returns whether it was interrupted."""
     if folder is not None:
         folder.mkdir(parents=True, exist_ok=True)  # a long replay must not end without a place for its results
-    with ProgressBar() as bar:
-        result = run_replay(options, bar.show)
+    with replay_bar() as show:
+        result = run_replay(options, show)
     summary = summarize(result, options)
     # With a JSON object on standard output, everything for the eye goes to standard error.
     console = error_console() if as_json else output_console()

@@ -1,57 +1,72 @@
-"""A bar that shows how far a replay has come."""
+"""Bars that show how far something has come: on standard error, and nothing where that is no terminal."""
 
 from __future__ import annotations
 
 import sys
-from types import TracebackType
-from typing import Any, Self
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
 
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, ProgressColumn, TextColumn, TimeElapsedColumn
 
 from kvstead.replay.simulate import Progress as ReplayProgress
 from kvstead.report.units import format_clock, format_share
 
 
-class ProgressBar:
-    """The trace's clock, requests done and pool use, on standard error; nothing where that is no terminal.
+@contextmanager
+def replay_bar() -> Iterator[Callable[[ReplayProgress], None]]:
+    """The trace's clock, requests done and pool use. Gives what a replay reports to."""
+    columns = (
+        TextColumn("clock {task.fields[clock]}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TextColumn("requests  {task.fields[running]} running, {task.fields[waiting]} waiting"),
+        TextColumn("pool {task.fields[use]}"),
+    )
+    with _bar(*columns) as draw:
 
-    A context manager whose `show` is what a replay reports to.
-    """
+        def show(progress: ReplayProgress) -> None:
+            draw(
+                progress.done,
+                progress.total,
+                clock=format_clock(progress.clock_s),
+                running=progress.running,
+                waiting=progress.waiting,
+                use=format_share(progress.held_bytes, progress.total_bytes),
+            )
 
-    def __init__(self) -> None:
+        yield show
+
+
+@contextmanager
+def loading_bar() -> Iterator[Callable[[str, int, int], None]]:
+    """What is being done to a model, and how many parts of it are. Gives what takes the name, done and total."""
+    with _bar(TextColumn("{task.fields[what]}", markup=False), BarColumn(), MofNCompleteColumn()) as draw:
+
+        def show(what: str, done: int, total: int) -> None:
+            draw(done, total, what=what)
+
+        yield show
+
+
+@contextmanager
+def _bar(*columns: ProgressColumn) -> Iterator[Callable[..., None]]:
+    """A bar that is gone when it ends. Gives what draws it: from done, total and the fields of its columns."""
+    bar = Progress(
+        *columns,
+        TimeElapsedColumn(),
+        console=Console(stderr=True),
+        transient=True,
         # Asked of the stream itself: rich would also take an environment variable's word for it.
-        self._bar = Progress(
-            TextColumn("clock {task.fields[clock]}"),
-            BarColumn(),
-            MofNCompleteColumn(),
-            TextColumn("requests  {task.fields[running]} running, {task.fields[waiting]} waiting"),
-            TextColumn("pool {task.fields[use]}"),
-            TimeElapsedColumn(),
-            console=Console(stderr=True),
-            transient=True,
-            disable=not sys.stderr.isatty(),
-        )
-        self._task: TaskID | None = None
+        disable=not sys.stderr.isatty(),
+    )
+    with bar:
 
-    def __enter__(self) -> Self:
-        self._bar.start()
-        return self
+        def draw(done: int, total: int, **fields: Any) -> None:
+            if not bar.task_ids:
+                bar.add_task("", total=total, completed=done, **fields)
+            else:
+                bar.update(bar.task_ids[0], total=total, completed=done, **fields)
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._bar.stop()
-
-    def show(self, progress: ReplayProgress) -> None:
-        """Draw where the replay stands."""
-        fields: dict[str, Any] = {
-            "clock": format_clock(progress.clock_s),
-            "running": progress.running,
-            "waiting": progress.waiting,
-            "use": format_share(progress.held_bytes, progress.total_bytes),
-        }
-        if self._task is None:
-            self._task = self._bar.add_task("replay", total=progress.total, completed=progress.done, **fields)
-        else:
-            self._bar.update(self._task, completed=progress.done, **fields)
+        yield draw
