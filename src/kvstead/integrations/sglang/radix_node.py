@@ -1,0 +1,120 @@
+"""Nodes of a prefix tree as SGLang's callers see them."""
+
+from __future__ import annotations
+
+from array import array
+from typing import Any
+
+import numpy as np
+import torch
+
+from kvstead.integrations.sglang.radix_key import RadixKey
+from kvstead.kernels import host
+from kvstead.kernels.arrays import to_device
+from kvstead.prefix import Namespace, Node
+
+
+def namespace_of(extra_key: str | None, cache_salt: str | None) -> Namespace:
+    """The tree's name for it."""
+    return Namespace(lora=extra_key or "", salt=cache_salt or "")
+
+
+class TreeNode:
+    """A node, looked at: nothing is kept here, and two views of one node are equal.
+
+    `core` is the node. Nothing is hashed and there is no host tier, so what SGLang keeps for those is always empty.
+    """
+
+    __slots__ = ("_device", "_page_size", "core")
+
+    hash_value = None
+    event_hash_value = None
+    host_value = None
+    host_ref_counter = 0
+    backuped = False
+
+    def __init__(self, core: Node, page_size: int, device: torch.device) -> None:
+        self.core = core
+        self._page_size = page_size
+        self._device = device
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, TreeNode) and other.core is self.core
+
+    def __hash__(self) -> int:
+        return hash(self.core)
+
+    def __repr__(self) -> str:
+        return repr(self.core)
+
+    @property
+    def id(self) -> int:
+        """A number that no other node has while this one is in the tree."""
+        return id(self.core)
+
+    @property
+    def is_root(self) -> bool:
+        """Whether it is the root; only that one is empty."""
+        return self.core.end == 0
+
+    @property
+    def evicted(self) -> bool:
+        """Whether it has left the tree."""
+        return self.core.parent is None and not self.is_root
+
+    @property
+    def parent(self) -> TreeNode | None:
+        """The node above, None at the root and once this one has left the tree."""
+        return None if self.core.parent is None else self._view(self.core.parent)
+
+    @property
+    def children(self) -> dict[Any, TreeNode]:
+        """The nodes below, by their `child_key`; a new dict."""
+        views = [self._view(child) for child in self.core.children.values()]
+        return {view.key.child_key(self._page_size): view for view in views}
+
+    @property
+    def key(self) -> RadixKey:
+        """The node's own tokens, in their namespace while it is in the tree."""
+        top, above = self.core, self.core.parent
+        while above is not None and above.parent is not None:
+            top, above = above, above.parent
+        space = top.key[0] if isinstance(top.key, tuple) else Namespace()
+        return RadixKey(array("q", self.core.tokens.tolist()), space.lora, cache_salt=space.salt)
+
+    @property
+    def value(self) -> torch.Tensor | None:
+        """The node's own slots, int64, a copy; None once it has left the tree."""
+        if self.evicted:
+            return None
+        slots = np.empty(self.core.pages.size * self._page_size, dtype=np.int64)
+        host.expand_pages(self.core.pages, self._page_size, slots)
+        return to_device(slots, self._device)
+
+    @property
+    def lock_ref(self) -> int:
+        """Locks of this node and of those below; the root always has one."""
+        return 1 if self.is_root else self.core.locks
+
+    @property
+    def hit_count(self) -> int:
+        """Matches that used it."""
+        return self.core.hits
+
+    @property
+    def priority(self) -> int:
+        """The highest of those who inserted it."""
+        return self.core.priority
+
+    @property
+    def last_access_time(self) -> int:
+        """When it was used last, on the tree's own clock, which ticks once an operation."""
+        return self.core.access
+
+    @property
+    def creation_time(self) -> int:
+        """When it was inserted, on the same clock."""
+        return self.core.created
+
+    def _view(self, core: Node) -> TreeNode:
+        return TreeNode(core, self._page_size, self._device)
