@@ -8,21 +8,22 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
-from contextlib import AbstractContextManager
 from typing import TypeAlias
 
 import torch
 
+from kvstead.allocators.deferring import DefersFrees
+from kvstead.allocators.requests import require_page_start
 from kvstead.allocators.states import StateAllocator
-from kvstead.errors import AuditError, MisalignedSegment
+from kvstead.errors import AuditError
 from kvstead.kernels.arrays import Integers, to_host
 from kvstead.kernels.jit import IntArray
-from kvstead.pages import FreeGroup, FreeList, Release, free_group
+from kvstead.pages import FreeList, Release, free_group
 
 Segment: TypeAlias = tuple[Integers, int]
 
 
-class Allocator(ABC):
+class Allocator(DefersFrees[Release], ABC):
     """Slots for tokens, in pages of `page_size`. Slots 0 .. `page_size` - 1 are padding and belong to nobody.
 
     size: usable slots. device: where handed-out slots live; all bookkeeping is on the host. `free_group` is None (frees
@@ -34,7 +35,7 @@ class Allocator(ABC):
         self.size = size
         self.page_size = page_size
         self.device = torch.device(device)
-        self.free_group: FreeGroup = None
+        self.free_group = None
         self.states: StateAllocator | None = None
 
     @property
@@ -92,19 +93,6 @@ class Allocator(ABC):
         arrays = [self._segment(slots, start_pos) for slots, start_pos in pairs]
         self._hand_back(self._park_segments([array for array in arrays if array.size]))
 
-    def free_group_begin(self) -> None:
-        """Open a group: from now on frees are parked. Raises `FreeGroupError` when one is open."""
-        self.free_group = free_group.begin(self.free_group)
-
-    def free_group_end(self) -> None:
-        """Close the group and give back all that is parked in it. Without an open group nothing happens."""
-        group, self.free_group = self.free_group, None
-        free_group.end(group)
-
-    def defer_frees(self) -> AbstractContextManager[None]:
-        """Free group as a `with` block; an exception inside ends the group too."""
-        return _FreeGroup(self)
-
     def clear(self) -> None:
         """Every slot is free again, whoever held it; an open group is dropped."""
         self.free_group = None
@@ -146,12 +134,12 @@ class Allocator(ABC):
         """As `_park`, for stretches of rows that start on a page boundary; none of them is empty."""
 
     @abstractmethod
-    def _give(self, slots: IntArray) -> None:
-        """Give the pages of the slots back, by the shortest way."""
+    def _give(self, slots: IntArray) -> IntArray:
+        """Give the pages of the slots back, by the shortest way, and say which; good until the next call."""
 
     @abstractmethod
-    def _give_segment(self, slots: IntArray) -> None:
-        """Give the pages of one such stretch back, by the shortest way."""
+    def _give_segment(self, slots: IntArray) -> IntArray:
+        """Give the pages of one such stretch back, by the shortest way, and say which; good until the next call."""
 
     def _free_pages(self, pool: FreeList, pages: IntArray) -> None:
         """Give live pages of a pool back: at once, or when the open group ends. Raises as `FreeList.give`."""
@@ -168,24 +156,5 @@ class Allocator(ABC):
             self.free_group.extend(releases)
 
     def _segment(self, slots: Integers, start_pos: int) -> IntArray:
-        if start_pos < 0 or start_pos % self.page_size:
-            raise MisalignedSegment(
-                f"a segment starts at position {start_pos}, which is no multiple of the page size {self.page_size}. "
-                "Start it at the next page boundary; the page in front of that belongs to what comes before."
-            )
+        require_page_start(start_pos, self.page_size)
         return to_host(slots)
-
-
-class _FreeGroup(AbstractContextManager[None]):
-    """What `defer_frees` returns; entered once a step, so it is no generator."""
-
-    __slots__ = ("_allocator",)
-
-    def __init__(self, allocator: Allocator) -> None:
-        self._allocator = allocator
-
-    def __enter__(self) -> None:
-        self._allocator.free_group_begin()
-
-    def __exit__(self, *_: object) -> None:
-        self._allocator.free_group_end()

@@ -16,7 +16,8 @@ import numpy as np
 import torch
 
 from kvstead.allocators.base import Allocator
-from kvstead.errors import ForeignPage, InvalidSize, MisalignedSegment, MisalignedSize, UseAfterFree
+from kvstead.allocators.requests import refuse_lengths, refuse_shapes, require_pool, whole_pages
+from kvstead.errors import ForeignPage, InvalidSize, MisalignedSegment, UseAfterFree
 from kvstead.kernels import host
 from kvstead.kernels import rows as row_kernels
 from kvstead.kernels.arrays import Integers, to_device, to_host
@@ -25,6 +26,28 @@ from kvstead.pages import FreeList, Release
 from kvstead.pages.page_table import require_tag
 
 _NO_PAGES: IntArray = np.empty(0, dtype=np.int64)
+
+
+def whole_pages(num_tokens: int, page_size: int) -> int:
+    """Pages that so many tokens fill. Raises `InvalidSize` for a negative number, `MisalignedSize` for a remainder."""
+    if num_tokens < 0:
+        raise InvalidSize(f"cannot allocate {num_tokens} tokens. Ask for 0 or more.")
+    num_pages, rest = divmod(num_tokens, page_size)
+    if rest:
+        raise MisalignedSize(
+            f"{num_tokens} tokens are no whole number of pages of {page_size}. Ask for a multiple, or use "
+            "alloc_extend, which fills the last page of a row first."
+        )
+    return num_pages
+
+
+def all_slots(pages: IntArray, page_size: int) -> IntArray:
+    """The slots of pages, int64[pages * page_size], page by page; at page size 1 the pages themselves."""
+    if page_size == 1:
+        return pages
+    slots = np.empty(pages.size * page_size, dtype=np.int64)
+    host.expand_pages(pages, page_size, slots)
+    return slots
 
 
 class PagedAllocator(Allocator):
@@ -47,10 +70,7 @@ class PagedAllocator(Allocator):
         device: str | torch.device = "cpu",
         order: str = "lifo",
     ) -> None:
-        if size < 0 or page_size < 1:
-            raise InvalidSize(
-                f"size {size} with page size {page_size} makes no pool. Give 0 slots or more and a page of 1 or more."
-            )
+        require_pool(size, page_size)
         self._manage(FreeList(size // page_size, order), page_size, device)
         if num_states is not None:
             if num_states < 0:
@@ -83,15 +103,7 @@ class PagedAllocator(Allocator):
         owner: int32 tag written on the pages. Raises `InvalidSize` for a negative number, `MisalignedSize` for one that
         is no multiple of the page size. O(num_tokens).
         """
-        if num_tokens < 0:
-            raise InvalidSize(f"cannot allocate {num_tokens} tokens. Ask for 0 or more.")
-        num_pages, rest = divmod(num_tokens, self.page_size)
-        if rest:
-            raise MisalignedSize(
-                f"{num_tokens} tokens are no whole number of pages of {self.page_size}. Ask for a multiple, or use "
-                "alloc_extend, which fills the last page of a row first."
-            )
-        pages = self._take(num_pages, owner)
+        pages = self._take(whole_pages(num_tokens, self.page_size), owner)
         if pages is None:
             return None
         if self.page_size == 1:
@@ -119,7 +131,9 @@ class PagedAllocator(Allocator):
         self._check_rows(prefix, seq, last)
         tags = None if owners is None else self._tags(owners, seq.size)
         pages = self._take(num_pages)
-        return None if pages is None else self._extend(prefix, seq, last, tags, pages, num_slots)
+        if pages is None:
+            return None
+        return to_device(self._extend(prefix, seq, last, tags, pages, num_slots), self.device)
 
     def alloc_decode(
         self, seq_lens: Integers, last_locs: Integers, owners: Integers | None = None
@@ -130,7 +144,7 @@ class PagedAllocator(Allocator):
         """
         seq, last = to_host(seq_lens), to_host(last_locs)
         if seq.size != last.size:
-            self._refuse_shapes(seq.size, last.size)
+            refuse_shapes(seq.size, last.size)
         table = self._free_list.table
         slots = np.empty(seq.size, dtype=np.int64)
         fault, row, _, num_pages = host.decode_slots(table.state, seq, last, self.page_size, slots)
@@ -194,13 +208,13 @@ class PagedAllocator(Allocator):
 
     def _extend(
         self, prefix: IntArray, seq: IntArray, last: IntArray, tags: TagArray | None, pages: IntArray, num_slots: int
-    ) -> torch.Tensor:
+    ) -> IntArray:
         """The rows' new slots, once their pages are taken."""
         if tags is not None:
             host.tag_rows(self._free_list.table.owner, prefix, seq, self.page_size, pages, tags)
         slots = np.empty(num_slots, dtype=np.int64)
         host.extend_slots(prefix, seq, last, self.page_size, pages, slots)
-        return to_device(slots, self.device)
+        return slots
 
     def _token_pools(self) -> Sequence[FreeList]:
         return (self._free_list,)
@@ -213,19 +227,19 @@ class PagedAllocator(Allocator):
         pool = self._free_list
         return [Release(pool, pages) for pages in pool.park_segments(segments, self.page_size)]
 
-    def _give(self, slots: IntArray) -> None:
+    def _give(self, slots: IntArray) -> IntArray:
         if self.page_size == 1:
             self._free_list.give(slots)
-        else:
-            self._free_list.give_slots(slots, self.page_size)
+            return slots
+        return self._free_list.give_slots(slots, self.page_size)
 
-    def _give_segment(self, slots: IntArray) -> None:
-        self._free_list.give_segment(slots, self.page_size)
+    def _give_segment(self, slots: IntArray) -> IntArray:
+        return self._free_list.give_segment(slots, self.page_size)
 
     def _rows(self, *columns: Integers) -> tuple[IntArray, ...]:
         arrays = tuple(to_host(column) for column in columns)
         if len({array.size for array in arrays}) > 1:
-            self._refuse_shapes(*(array.size for array in arrays))
+            refuse_shapes(*(array.size for array in arrays))
         return arrays
 
     def _tags(self, owners: Integers, num_rows: int) -> TagArray:
@@ -234,20 +248,15 @@ class PagedAllocator(Allocator):
         else:
             tags = to_host(owners)  # kernels take no read-only array, and must not fail once pages are taken
         if tags.size != num_rows:
-            self._refuse_shapes(num_rows, tags.size)
+            refuse_shapes(num_rows, tags.size)
         if tags.dtype != np.int32 and tags.size:
             require_tag(int(tags.min()))
             require_tag(int(tags.max()))
         return np.ascontiguousarray(tags, dtype=np.int32)
 
-    def _refuse_shapes(self, *sizes: int) -> NoReturn:
-        raise InvalidSize(f"lengths and last slots have {sizes} entries. Give one entry a row in each of them.")
-
     def _refuse_row(self, fault: int, row: int, prefix: int, seq: int, last: int) -> NoReturn:
         if fault == host.FAULT_LENGTHS:
-            raise InvalidSize(
-                f"row {row} cannot grow from {prefix} to {seq} tokens. Lengths start at 0 and never shrink."
-            )
+            refuse_lengths(row, prefix, seq)
         if fault == host.FAULT_OFFSET:
             raise MisalignedSegment(
                 f"row {row} has {prefix} tokens but its last slot is {last}, which lies at offset "

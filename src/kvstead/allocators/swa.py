@@ -18,6 +18,7 @@ import torch
 
 from kvstead.allocators.base import Segment
 from kvstead.allocators.paged import PagedAllocator
+from kvstead.allocators.requests import require_tail
 from kvstead.errors import AuditError, ForeignPage, InvalidSize, MisalignedSegment, UseAfterFree, WindowTaken
 from kvstead.kernels import host, windows
 from kvstead.kernels.arrays import Integers, to_device, to_host
@@ -112,17 +113,12 @@ class SWAAllocator(PagedAllocator):
             raise InvalidSize(f"{seq.size} rows are to grow with a tail. Pass one at a time.")
         num_slots, num_pages = self._demand(prefix, seq, last)
         tail = index(tail_len)
-        start = int(seq[0]) - tail
-        if not 0 <= tail <= num_slots:
-            raise InvalidSize(f"a tail of {tail} of {num_slots} new tokens. Ask for no more than what is new.")
-        if start % self.page_size:
-            raise MisalignedSegment(
-                f"a tail of {tail} tokens would start at position {start}, which is no multiple of the page size "
-                f"{self.page_size}. Lengthen it to the page boundary in front."
-            )
+        require_tail(int(seq[0]), tail, num_slots, self.page_size)
         tags = None if owners is None else self._tags(owners, 1)
         pages = self._take_tail(num_pages, -(-tail // self.page_size))
-        return None if pages is None else self._extend(prefix, seq, last, tags, pages, num_slots)
+        if pages is None:
+            return None
+        return to_device(self._extend(prefix, seq, last, tags, pages, num_slots), self.device)
 
     def free_full(self, slots: Integers) -> None:
         """As `free`: a full page takes its peer, if it still has one, with it."""
@@ -253,32 +249,24 @@ class SWAAllocator(PagedAllocator):
 
     def _with_peers(self, releases: Sequence[Release]) -> Sequence[Release]:
         """Park the peers of full pages just parked; nothing here can fail."""
-        peers = [self._unmap(pages) for _, pages in releases]
+        peers = [self._unmap(pages, self.window_pages) for _, pages in releases]
         return [*releases, *(Release(self._windows, self._windows.park(part)) for part in peers if part.size)]
 
-    def _give(self, slots: IntArray) -> None:
-        if self.page_size == 1:
-            self._free_list.give(slots)
-            self._drop_peers(slots)
-        else:
-            self._drop_peers(self._free_list.give_slots(slots, self.page_size))
+    def _give(self, slots: IntArray) -> IntArray:
+        pages = super()._give(slots)
+        self._drop_peers(pages)
+        return pages
 
-    def _give_segment(self, slots: IntArray) -> None:
-        self._drop_peers(self._free_list.give_segment(slots, self.page_size))
+    def _give_segment(self, slots: IntArray) -> IntArray:
+        pages = super()._give_segment(slots)
+        self._drop_peers(pages)
+        return pages
 
     def _drop_peers(self, pages: IntArray) -> None:
         """Free the peers of full pages, at once or when the group ends."""
-        peers = self._unmap(pages)
+        peers = self._unmap(pages, self.window_pages)
         if peers.size:
             self._free_pages(self._windows, peers)
-
-    def _unmap(self, pages: IntArray) -> IntArray:
-        """Take the peers of `pages` out of the mapping: what they were, for the caller to free."""
-        peers = np.empty(pages.size, dtype=np.int64)
-        count, bad = windows.unmap_pages(self.window_pages, pages, peers)
-        if bad >= 0:
-            self._free_list.table.refuse(int(pages[bad]))
-        return peers[:count]
 
     def _peer_slots(self, slots: IntArray) -> IntArray:
         out = np.empty(slots.size, dtype=np.int64)

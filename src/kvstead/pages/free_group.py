@@ -14,7 +14,7 @@ one list; a release names its pool.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import NamedTuple, TypeAlias
+from typing import NamedTuple, Protocol, TypeAlias, TypeVar
 
 from kvstead.errors import FreeGroupError
 from kvstead.kernels.jit import IntArray
@@ -30,8 +30,20 @@ class Release(NamedTuple):
 
 FreeGroup: TypeAlias = list[Release] | None
 
+R = TypeVar("R")
+P = TypeVar("P")
+P_contra = TypeVar("P_contra", contravariant=True)
 
-def begin(group: FreeGroup) -> list[Release]:
+
+class Lot(Protocol[P_contra]):
+    """What pages are parked in: a free list, whatever its pages are kept in."""
+
+    def unpark(self, pages: P_contra) -> None:
+        """Make parked pages available."""
+        ...
+
+
+def begin(group: list[R] | None) -> list[R]:
     """Open a group. Raises `FreeGroupError` when one is open; what it holds stays."""
     if group is not None:
         raise FreeGroupError(
@@ -40,7 +52,7 @@ def begin(group: FreeGroup) -> list[Release]:
     return []
 
 
-def end(releases: Iterable[Release] | None) -> None:
+def end(releases: Iterable[tuple[Lot[P], P]] | None) -> None:
     """Hand back everything that was parked, in the order of the calls."""
     for pool, pages in releases or ():
         pool.unpark(pages)

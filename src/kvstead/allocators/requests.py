@@ -1,0 +1,63 @@
+"""What every allocator asks of a caller's numbers, wherever its pages are kept."""
+
+from __future__ import annotations
+
+from typing import NoReturn
+
+from kvstead.errors import InvalidSize, MisalignedSegment, MisalignedSize
+
+
+def require_pool(size: int, page_size: int) -> None:
+    """Raise `InvalidSize` for a negative size or a page size below 1."""
+    if size < 0 or page_size < 1:
+        raise InvalidSize(
+            f"size {size} with page size {page_size} makes no pool. Give 0 slots or more and a page of 1 or more."
+        )
+
+
+def whole_pages(num_tokens: int, page_size: int) -> int:
+    """The pages of `num_tokens` slots. Raises `InvalidSize` for a negative number, `MisalignedSize` for a remainder."""
+    if num_tokens < 0:
+        raise InvalidSize(f"cannot allocate {num_tokens} tokens. Ask for 0 or more.")
+    num_pages, rest = divmod(num_tokens, page_size)
+    if rest:
+        raise MisalignedSize(
+            f"{num_tokens} tokens are no whole number of pages of {page_size}. Ask for a multiple, or use "
+            "alloc_extend, which fills the last page of a row first."
+        )
+    return num_pages
+
+
+def require_page_start(start_pos: int, page_size: int) -> None:
+    """Raise `MisalignedSegment` unless a segment that starts at `start_pos` starts on a page boundary."""
+    if start_pos < 0 or start_pos % page_size:
+        raise MisalignedSegment(
+            f"a segment starts at position {start_pos}, which is no multiple of the page size {page_size}. "
+            "Start it at the next page boundary; the page in front of that belongs to what comes before."
+        )
+
+
+def refuse_shapes(*sizes: int) -> NoReturn:
+    """Raise the error for columns of different length."""
+    raise InvalidSize(f"lengths and last slots have {sizes} entries. Give one entry a row in each of them.")
+
+
+def refuse_lengths(row: int, prefix: int, seq: int) -> NoReturn:
+    """Raise the error for a row whose length would shrink, or starts below 0."""
+    raise InvalidSize(f"row {row} cannot grow from {prefix} to {seq} tokens. Lengths start at 0 and never shrink.")
+
+
+def require_tail(seq: int, tail: int, num_new: int, page_size: int) -> None:
+    """Check the last `tail` of `num_new` new tokens of a row that grows to `seq`.
+
+    Raises `InvalidSize` for a tail that is negative or longer than what is new, `MisalignedSegment` for one that does
+    not start on a page boundary.
+    """
+    start = seq - tail
+    if not 0 <= tail <= num_new:
+        raise InvalidSize(f"a tail of {tail} of {num_new} new tokens. Ask for no more than what is new.")
+    if start % page_size:
+        raise MisalignedSegment(
+            f"a tail of {tail} tokens would start at position {start}, which is no multiple of the page size "
+            f"{page_size}. Lengthen it to the page boundary in front."
+        )
