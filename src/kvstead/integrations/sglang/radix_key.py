@@ -26,7 +26,7 @@ class RadixKey:
         self,
         token_ids: Sequence[int],
         extra_key: str | None = None,
-        is_bigram: bool = False,  # noqa: FBT001, FBT002 - SGLang's signature
+        is_bigram: bool = False,
         limit: int | None = None,
         cache_salt: str | None = None,
     ) -> None:
@@ -78,7 +78,7 @@ class RadixKey:
 
     def maybe_to_bigram_view(
         self,
-        is_eagle: bool,  # noqa: FBT001 - SGLang's signature
+        is_eagle: bool,
         value: torch.Tensor | None = None,
     ) -> tuple[RadixKey, torch.Tensor | None]:
         """Count pairs from now on, if `is_eagle`; the values shrink with it."""

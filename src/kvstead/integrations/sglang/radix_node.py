@@ -5,11 +5,10 @@ from __future__ import annotations
 from array import array
 from typing import Any
 
-import numpy as np
 import torch
 
 from kvstead.integrations.sglang.radix_key import RadixKey
-from kvstead.kernels import host
+from kvstead.integrations.sglang.tree_pools import slots_of
 from kvstead.kernels.arrays import to_device
 from kvstead.prefix import Namespace, Node
 
@@ -87,9 +86,7 @@ class TreeNode:
         """The node's own slots, int64, a copy; None once it has left the tree."""
         if self.evicted:
             return None
-        slots = np.empty(self.core.pages.size * self._page_size, dtype=np.int64)
-        host.expand_pages(self.core.pages, self._page_size, slots)
-        return to_device(slots, self._device)
+        return to_device(slots_of(self.core.pages, self._page_size), self._device)
 
     @property
     def lock_ref(self) -> int:

@@ -1,0 +1,287 @@
+"""SGLang's prefix cache, over a tree of kvstead's.
+
+row of a request   [ 0 .. cache_protected_len | .. whole pages | the rest ]
+                     the tree's own, locked     its own          never cached
+
+checkpoint         keeps the whole pages in the tree, takes over the slots that it had before in exchange for the
+                   row's own, which are freed, and moves the request's lock to the new end
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Self
+
+import numpy as np
+import torch
+
+from kvstead.integrations.sglang.base_prefix_cache import CacheInitParams, engine_types
+from kvstead.integrations.sglang.radix_key import RadixKey
+from kvstead.integrations.sglang.radix_node import TreeNode, namespace_of
+from kvstead.integrations.sglang.tree_pools import UnboundPool, pool_of, slots_of
+from kvstead.kernels.arrays import to_device, to_host
+from kvstead.prefix import Insertion, Match, Namespace, PrefixTree
+from kvstead.prefix.keys import Tokens
+
+__all__ = ["RadixCache", "RadixKey", "TreeNode"]
+
+_HIGHEST_PRIORITY = 2**63 - 1
+
+
+class RadixCache:
+    """Cached prefixes over the slots of `params.token_to_kv_pool_allocator`, ours or SGLang's, or over none.
+
+    params: SGLang's `CacheInitParams`, or ours. Parameters and results of the methods are SGLang's types in a process
+    that has loaded it. Without an allocator slots stand for nothing and the values that come with keys are ignored.
+
+    Raises `NotImplementedError` for keys of token pairs and for KV events, `InvalidSize` for an unknown policy,
+    `LayoutError` for pages of another size than the allocator's.
+    """
+
+    kv_events = None
+    is_eagle = False
+
+    def __init__(self, params: Any) -> None:
+        if params.is_eagle:
+            raise NotImplementedError("kvstead's tree has no keys of token pairs. Use SGLang's own cache with EAGLE.")
+        if params.enable_kv_cache_events:
+            raise NotImplementedError("kvstead's tree reports no KV events. Leave them off, or use SGLang's own cache.")
+        if params.eviction_policy_config:
+            raise NotImplementedError(f"policies take no settings, got {params.eviction_policy_config}. Leave it out.")
+        self.disable: bool = params.disable
+        self.req_to_token_pool = params.req_to_token_pool
+        self.token_to_kv_pool_allocator = params.token_to_kv_pool_allocator
+        self.page_size: int = params.page_size
+        self.eviction_policy: str = params.eviction_policy.lower()
+        self.device = torch.device(getattr(params.token_to_kv_pool_allocator, "device", "cpu"))
+        self.reset()
+
+    @classmethod
+    def create_simulated(
+        cls,
+        disable: bool = False,
+        mock_allocator: Any = None,
+        page_size: int = 1,
+        enable_kv_cache_events: bool = False,
+    ) -> Self:
+        """A cache without a table of requests, to simulate with: over `mock_allocator`, or over nothing."""
+        params = CacheInitParams(disable, None, mock_allocator, page_size)
+        params.enable_kv_cache_events = enable_kv_cache_events
+        return cls(params)
+
+    def reset(self) -> None:
+        """Forget everything. Nothing is freed: whoever calls this clears the allocator as well."""
+        self._pool = pool_of(self.token_to_kv_pool_allocator, self.page_size)
+        self.core = PrefixTree(self._pool, policy="lru" if self.disable else self.eviction_policy)
+        self.root_node = TreeNode(self.core.root, self.page_size, self.device)
+
+    def match_prefix(self, params: Any) -> Any:
+        """Find the longest cached prefix of `params.key`, in whole pages: a `MatchResult`, which holds nothing.
+
+        Raises `RequestError` for tokens that do not fit int32.
+        """
+        node, length = self.root_node, 0
+        if not self.disable:
+            tokens, namespace = _read_key(params.key)
+            found = self.core.match(tokens, namespace=namespace)
+            node, length = self._view(found), found.num_tokens
+        return engine_types().MatchResult(
+            device_prefix_len=length, last_device_node=node, last_host_node=node, best_match_node=node
+        )
+
+    def touch_prefix(self, key: Any) -> None:
+        """Mark what is cached of a key as used now."""
+        if not self.disable:
+            tokens, namespace = _read_key(key)
+            self.core.match(tokens, namespace=namespace)
+
+    def insert(self, params: Any) -> Any:
+        """Keep the whole pages of `params.key`, whose slots are `params.value`: an `InsertResult`.
+
+        The tree owns the slots behind `prefix_len`; those in front are the caller's to free where they are not the
+        tree's. Raises as `PrefixTree.insert`.
+        """
+        if self.disable:
+            return engine_types().InsertResult(prefix_len=0, last_device_node=self.root_node)
+        tokens, namespace = _read_key(params.key)
+        done = self._insert(tokens, params.value, namespace, params.priority or 0)
+        return engine_types().InsertResult(prefix_len=done.num_shared, last_device_node=self._view(done))
+
+    def evict(self, params: Any) -> Any:
+        """Give back at least `params.num_tokens` tokens, or all that is not locked, in whole nodes: an `EvictResult`.
+
+        Raises `OpenGroup` while the allocator has a free group open: nothing would become available.
+        """
+        num_tokens = 0 if self.disable else max(0, params.num_tokens)
+        gone = self.core.evict(num_tokens).num_tokens if num_tokens else 0
+        return engine_types().EvictResult(num_tokens_evicted=gone)
+
+    def inc_lock_ref(self, node: TreeNode) -> Any:
+        """Keep everything down to `node`. Raises `UseAfterFree` if it is gone. The root needs no lock."""
+        before = self.core.evictable_tokens
+        if node != self.root_node:
+            self.core.lock(node.core)
+        return engine_types().IncLockRefResult(delta=self.core.evictable_tokens - before)
+
+    def dec_lock_ref(self, node: TreeNode, params: Any = None) -> Any:
+        """Undo one `inc_lock_ref` of this node. Raises `LockUnderflow` when there is none, `UseAfterFree` when gone."""
+        before = self.core.evictable_tokens
+        if node != self.root_node:
+            self.core.unlock(node.core)
+        return engine_types().DecLockRefResult(delta=self.core.evictable_tokens - before)
+
+    def lock(self, node: TreeNode) -> Any:
+        """`inc_lock_ref`, as a `TreeLock` that `unlock` takes back."""
+        self.inc_lock_ref(node)
+        return engine_types().TreeLock(node, None)
+
+    def unlock(self, lock: Any) -> None:
+        """Undo one `lock`; None is none."""
+        if lock is not None:
+            self.dec_lock_ref(lock.node)
+
+    def checkpoint(self, req: Any, *, up_to: int) -> None:
+        """Keep the whole pages of a request's first `up_to` tokens, and let its row read the tree's slots for them.
+
+        Row, `cache_protected_len`, `lock` and `last_node` of the request are moved on. On a device the row is copied to
+        the host, which waits for it.
+        """
+        if self.disable:
+            return
+        node = self._take_over(req, req.full_untruncated_fill_ids[:up_to], len(req.origin_input_ids))
+        self.unlock(req.lock)
+        req.lock = self.lock(node)
+        req.last_node = node
+
+    def cache_unfinished_req(self, req: Any, chunked: bool = False) -> None:
+        """`checkpoint` of all tokens so far, in SGLang 0.5.19: the lock is that of `last_node`."""
+        if self.disable:
+            return
+        token_ids = req.get_fill_ids()
+        node = self._take_over(req, token_ids, 0)
+        self.dec_lock_ref(req.last_node)
+        self.inc_lock_ref(node)
+        req.last_node = node
+        req.prefix_indices = self._row(req, len(token_ids)).to(torch.int64, copy=True)
+
+    def cache_finished_req(self, req: Any, is_insert: bool = True, *, kv_len_to_handle: int) -> None:
+        """Keep the whole pages of a request's first tokens, free what else its row has of them, let its lock go."""
+        row, start = self._row(req, kv_len_to_handle), req.kv.cache_protected_len
+        if self.disable or not is_insert:
+            self.token_to_kv_pool_allocator.free_segment(row[start:], start_pos=start)
+        else:
+            tokens = _tokens((req.origin_input_ids + req.output_ids)[:kv_len_to_handle])
+            done = self._insert(tokens, row, _namespace(req), req.priority or 0)
+            pairs = [(row[start : done.num_shared], start), (row[done.num_tokens :], done.num_tokens)]
+            self.token_to_kv_pool_allocator.free_segments(pairs)
+        if req.last_node is not None:
+            self.dec_lock_ref(req.last_node)
+
+    def path_device_indices(self, node: TreeNode) -> torch.Tensor:
+        """The slots of all tokens from the root to there, int64 on the device. Raises `UseAfterFree` if it is gone."""
+        return to_device(self.core.slots(node.core), self.device)
+
+    def evictable_size(self) -> int:
+        """Tokens that eviction can give back."""
+        return self.core.evictable_tokens
+
+    def protected_size(self) -> int:
+        """Tokens that locks keep."""
+        return self.core.protected_tokens
+
+    @property
+    def evictable_size_(self) -> int:
+        """`evictable_size`."""
+        return self.core.evictable_tokens
+
+    @property
+    def protected_size_(self) -> int:
+        """`protected_size`."""
+        return self.core.protected_tokens
+
+    def total_size(self) -> int:
+        """All tokens that are cached."""
+        return self.core.evictable_tokens + self.core.protected_tokens
+
+    def supports_prefix_sharing(self) -> bool:
+        """Whether anything is kept."""
+        return not self.disable
+
+    def all_values_flatten(self) -> torch.Tensor:
+        """The slots of all cached tokens, int64, node by node."""
+        pages = [node.pages for node in (self.core.root, *self.core.root.below())]
+        return to_device(slots_of(np.concatenate(pages), self.page_size), self.device)
+
+    def available_and_evictable_str(self) -> str:
+        """Both numbers, for a log."""
+        available, evictable = self.token_to_kv_pool_allocator.available_size(), self.evictable_size()
+        return f"{available + evictable} tokens to be had: {available} free, {evictable} cached and not locked\n"
+
+    def take_events(self) -> list[Any]:
+        """None ever."""
+        return []
+
+    def sanity_check(self) -> None:
+        """Recount everything. Raises `AuditError`."""
+        self.core.audit()
+
+    def pretty_print(self) -> None:
+        """Print the tree: a node a line, below its parent, with its length, first tokens and locks."""
+        stack = [(self.root_node, 0)]
+        while stack:
+            node, depth = stack.pop()
+            tokens = node.core.tokens
+            print(f"{'  ' * depth}{tokens.size} {tokens[:10].tolist()} r={node.lock_ref}")  # noqa: T201 - what it is for
+            stack += [(child, depth + 1) for child in node.children.values()]
+        print(f"#tokens: {self.total_size()}")  # noqa: T201 - as above
+
+    def _insert(self, tokens: Tokens, values: Any, namespace: Namespace, priority: int) -> Insertion:
+        """Keep a key; without an allocator, in slots of the tree's own making."""
+        pool = self._pool
+        if not isinstance(pool, UnboundPool):
+            return self.core.insert(tokens, to_host(values)[: tokens.size], namespace=namespace, priority=priority)
+        tokens = tokens[: tokens.size - tokens.size % self.page_size]
+        slots = pool.take(tokens.size // self.page_size)
+        done = self.core.insert(tokens, slots, namespace=namespace, priority=priority)
+        pool.free_segment(slots[: done.num_shared], start_pos=0)
+        return done
+
+    def _take_over(self, req: Any, token_ids: Sequence[int], prompt_len: int) -> TreeNode:
+        """Keep a request's tokens and make its row read the tree's slots for them: the node where they end.
+
+        prompt_len: where to cut them, so that what follows can be evicted alone; it is kept a priority longer.
+        """
+        row, kv, namespace, priority = self._row(req, len(token_ids)), req.kv, _namespace(req), req.priority or 0
+        limit = getattr(kv, "swa_evict_floor", 0)  # what a model of windows alone has lost cannot be kept
+        tokens = _tokens(token_ids)[: -(-limit // self.page_size) * self.page_size or None]
+        done = self._insert(tokens, row, namespace, priority)
+        if self.page_size <= prompt_len < done.num_tokens:
+            self._insert(tokens[:prompt_len], row, namespace, min(priority + 1, _HIGHEST_PRIORITY))
+        start = kv.cache_protected_len
+        self.token_to_kv_pool_allocator.free_segment(row[start : done.num_shared], start_pos=start)
+        slots = self.path_device_indices(self._view(done))
+        self.req_to_token_pool.write((kv.req_pool_idx, slice(start, done.num_tokens)), slots[start:])
+        kv.cache_protected_len = done.num_tokens
+        return self._view(done)
+
+    def _row(self, req: Any, length: int) -> torch.Tensor:
+        row: torch.Tensor = self.req_to_token_pool.req_to_token[req.kv.req_pool_idx, :length]
+        return row
+
+    def _view(self, where: Match | Insertion) -> TreeNode:
+        return TreeNode(where.node, self.page_size, self.device)
+
+
+def _tokens(token_ids: Sequence[int]) -> Tokens:
+    return np.asarray(token_ids, dtype=np.int64)
+
+
+def _read_key(key: Any) -> tuple[Tokens, Namespace]:
+    """A key of SGLang's or ours."""
+    if key.is_bigram:
+        raise NotImplementedError("kvstead's tree has no keys of token pairs. Use SGLang's own cache with EAGLE.")
+    return _tokens(key.raw_token_ids()), namespace_of(key.extra_key, key.cache_salt)
+
+
+def _namespace(req: Any) -> Namespace:
+    return namespace_of(req.extra_key, req.cache_salt)
