@@ -18,7 +18,7 @@ import torch
 from kvstead.allocators.base import Allocator
 from kvstead.allocators.requests import refuse_lengths, refuse_shapes, require_pool, whole_pages
 from kvstead.errors import ForeignPage, InvalidSize, MisalignedSegment, UseAfterFree
-from kvstead.kernels import host
+from kvstead.kernels import host, windows
 from kvstead.kernels import rows as row_kernels
 from kvstead.kernels.arrays import Integers, to_device, to_host
 from kvstead.kernels.jit import IntArray, StateArray, TagArray
@@ -26,19 +26,6 @@ from kvstead.pages import FreeList, Release
 from kvstead.pages.page_table import require_tag
 
 _NO_PAGES: IntArray = np.empty(0, dtype=np.int64)
-
-
-def whole_pages(num_tokens: int, page_size: int) -> int:
-    """Pages that so many tokens fill. Raises `InvalidSize` for a negative number, `MisalignedSize` for a remainder."""
-    if num_tokens < 0:
-        raise InvalidSize(f"cannot allocate {num_tokens} tokens. Ask for 0 or more.")
-    num_pages, rest = divmod(num_tokens, page_size)
-    if rest:
-        raise MisalignedSize(
-            f"{num_tokens} tokens are no whole number of pages of {page_size}. Ask for a multiple, or use "
-            "alloc_extend, which fills the last page of a row first."
-        )
-    return num_pages
 
 
 def all_slots(pages: IntArray, page_size: int) -> IntArray:
@@ -93,6 +80,10 @@ class PagedAllocator(Allocator):
         """The state of every page, uint8[num_pages + 1], page 0 first: the allocator's own array, to be read only."""
         return self._free_list.table.state
 
+    def free_pages(self) -> IntArray:
+        """All free pages, in the order in which they will be handed out: int64[k], a copy. O(pages)."""
+        return self._free_list.contents()
+
     def owners(self) -> dict[int, int]:
         """Live pages by owner tag. O(pages of the pool)."""
         return self._free_list.table.owners()
@@ -104,13 +95,7 @@ class PagedAllocator(Allocator):
         is no multiple of the page size. O(num_tokens).
         """
         pages = self._take(whole_pages(num_tokens, self.page_size), owner)
-        if pages is None:
-            return None
-        if self.page_size == 1:
-            return to_device(pages, self.device)
-        slots = np.empty(num_tokens, dtype=np.int64)
-        host.expand_pages(pages, self.page_size, slots)
-        return to_device(slots, self.device)
+        return None if pages is None else to_device(all_slots(pages, self.page_size), self.device)
 
     def alloc_extend(
         self, prefix_lens: Integers, seq_lens: Integers, last_locs: Integers, owners: Integers | None = None
@@ -235,6 +220,17 @@ class PagedAllocator(Allocator):
 
     def _give_segment(self, slots: IntArray) -> IntArray:
         return self._free_list.give_segment(slots, self.page_size)
+
+    def _unmap_from(self, mapping: IntArray, pages: IntArray) -> IntArray:
+        """Take the pages of another pool that `pages` own out of their mapping: what they were, for the caller to free.
+
+        mapping: int64[num_pages + 2], 0 for none. Raises `ForeignPage` for a page outside the pool.
+        """
+        peers = np.empty(pages.size, dtype=np.int64)
+        count, bad = windows.unmap_pages(mapping, pages, peers)
+        if bad >= 0:
+            self._free_list.table.refuse(int(pages[bad]))
+        return peers[:count]
 
     def _rows(self, *columns: Integers) -> tuple[IntArray, ...]:
         arrays = tuple(to_host(column) for column in columns)

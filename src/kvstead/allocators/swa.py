@@ -91,6 +91,10 @@ class SWAAllocator(PagedAllocator):
         """The state of every window page, uint8[num_window_pages + 1]: the allocator's own array, to be read only."""
         return self._windows.table.state
 
+    def window_free_pages(self) -> IntArray:
+        """All free window pages, in the order in which they will be handed out: int64[k], a copy. O(pages)."""
+        return self._windows.contents()
+
     def alloc_extend_swa_tail(
         self,
         prefix_lens: Integers,
@@ -195,8 +199,7 @@ class SWAAllocator(PagedAllocator):
         """
         super().audit()
         owners = np.flatnonzero(self.window_pages[:-1])
-        peers = np.sort(self.window_pages[owners])
-        if not np.array_equal(peers, np.flatnonzero(self._windows.table.state == host.LIVE)):
+        if not np.array_equal(np.sort(self._held_windows()), np.flatnonzero(self._windows.table.state == host.LIVE)):
             raise AuditError("the window pages that are live are not those mapped. Only the allocator maps pages.")
         if not (self._free_list.table.state[owners] == host.LIVE).all() or self.window_pages[-1] != -1:
             raise AuditError("a page that is not live has a window page. Only the allocator maps pages.")
@@ -207,6 +210,10 @@ class SWAAllocator(PagedAllocator):
         self.swa_size = window_pages.num_pages * self.page_size
         self.window_pages: IntArray = np.zeros(self.num_pages + 2, dtype=np.int64)
         self.window_pages[-1] = -1
+
+    def _held_windows(self) -> IntArray:
+        """The window pages that somebody holds, in any order: those mapped."""
+        return self.window_pages[np.flatnonzero(self.window_pages[:-1])]
 
     def _has_room(self, num_pages: int, num_windows: int) -> bool:
         """Whether both sides have so many pages now, together."""
@@ -249,7 +256,7 @@ class SWAAllocator(PagedAllocator):
 
     def _with_peers(self, releases: Sequence[Release]) -> Sequence[Release]:
         """Park the peers of full pages just parked; nothing here can fail."""
-        peers = [self._unmap(pages, self.window_pages) for _, pages in releases]
+        peers = [self._unmap(pages) for _, pages in releases]
         return [*releases, *(Release(self._windows, self._windows.park(part)) for part in peers if part.size)]
 
     def _give(self, slots: IntArray) -> IntArray:
@@ -264,9 +271,13 @@ class SWAAllocator(PagedAllocator):
 
     def _drop_peers(self, pages: IntArray) -> None:
         """Free the peers of full pages, at once or when the group ends."""
-        peers = self._unmap(pages, self.window_pages)
+        peers = self._unmap(pages)
         if peers.size:
             self._free_pages(self._windows, peers)
+
+    def _unmap(self, pages: IntArray) -> IntArray:
+        """Take the peers of `pages` out of the mapping: what they were, for the caller to free."""
+        return self._unmap_from(self.window_pages, pages)
 
     def _peer_slots(self, slots: IntArray) -> IntArray:
         out = np.empty(slots.size, dtype=np.int64)
