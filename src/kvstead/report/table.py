@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterator, Mapping
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from rich import box
@@ -18,13 +18,18 @@ _WINDOW, _STATE = "window", "state"  # sides whose figures are shown only where 
 
 def print_summary(summary: Mapping[str, Any], console: Console) -> None:
     """Print the tables of a replay's summary, and below them what a reader has to know about it."""
-    console.print(headline(summary), markup=False, highlight=False, soft_wrap=True, style="bold")
-    console.print(figures(summary))
+    print_text(headline(summary), console, style="bold")
+    console.print(figures(_lines(summary)))
     console.print(bytes_by_state(summary))
     if len(summary["memory"]["by_side"]) > 1:
         console.print(bytes_by_side(summary))
     for note in notes(summary):
-        console.print(note, markup=False, highlight=False, soft_wrap=True)
+        print_text(note, console)
+
+
+def print_text(text: str, console: Console, *, style: str | None = None) -> None:
+    """Print a line as it is, however long."""
+    console.print(text, markup=False, highlight=False, emoji=False, soft_wrap=True, style=style)
 
 
 def headline(summary: Mapping[str, Any]) -> str:
@@ -39,40 +44,32 @@ def headline(summary: Mapping[str, Any]) -> str:
     )
 
 
-def figures(summary: Mapping[str, Any]) -> Table:
-    """Requests, latencies, throughput, reuse, memory and costs, one a line."""
+def figures(lines: Iterable[tuple[str, str]]) -> Table:
+    """What is counted, and the count in words, one a line."""
     table = Table(box=box.SIMPLE_HEAD, show_header=False)
     table.add_column(style="bold", no_wrap=True)
     table.add_column()
-    for name, text in _lines(summary):
+    for name, text in lines:
         table.add_row(name, text)
     return table
 
 
 def _lines(summary: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-    requests, memory, latency = summary["requests"], summary["memory"], summary["latency_s"]
-    unfinished = requests["total"] - requests["finished"] - requests["rejected"] - requests["aborted"]
-    counts = [f"{format_count(requests['finished'])} of {format_count(requests['total'])} finished"]
-    counts += [f"{format_count(requests[name])} {name}" for name in ("rejected", "aborted")]
-    counts += [f"{format_count(unfinished)} not served"] if unfinished else []
-    yield "requests", ", ".join(counts)
-    yield "retractions", format_count(requests["retracted"])
+    memory, latency = summary["memory"], summary["latency_s"]
+    yield from request_lines(summary["requests"])
     yield "time to first token", _quantiles(latency["ttft"])
     yield "time per output token", _quantiles(latency["tpot"])
     generated = f"{format_count(summary['output_tokens'])} generated in {format_clock(summary['clock_s'])}"
     yield "throughput", f"{summary['throughput_tok_s']:,.1f} tokens/s: {generated} of the trace's clock"
     yield "prefix hit rate", hit_rate(summary["prefix"])
     yield from _prefix_lines(summary["prefix"], memory["by_side"])
-    held = {name: memory[f"{name}_bytes"] for name in ("peak", "mean")}
-    uses = (f"{name} {format_bytes(use)} ({format_share(use, memory['total_bytes'])})" for name, use in held.items())
-    yield "memory in use", ", ".join(uses) + ", live and cached"
+    yield "memory in use", memory_in_use(memory)
     if memory["usable_at_first_refusal"] is not None:
         full = format_share(memory["usable_at_first_refusal"], 1)
         yield "usable at first refusal", f"{full} was live or cached when memory was short for the first time"
     if memory["split"] is not None:
         yield "memory split", split(memory["split"])
-    if len(memory["by_kind"]) > 1:
-        yield "memory by kind", ", ".join(f"{kind} {format_bytes(use)}" for kind, use in memory["by_kind"].items())
+    yield from kind_lines(memory)
     if _STATE in memory["by_side"]:
         yield "state copies", format_count(memory["state_copies"])
     if "gap" in memory["by_state"]:
@@ -80,6 +77,29 @@ def _lines(summary: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
         yield "bytes moved", moved
     yield "memory management", f"{summary['memory_us_per_step']:.1f} us a step, {format_count(summary['steps'])} steps"
     yield "wall time", f"{format_seconds(summary['wall_s'])}{_pace(summary)}"
+
+
+def request_lines(requests: Mapping[str, int]) -> Iterator[tuple[str, str]]:
+    """What became of the requests, and how often one had to step back."""
+    unfinished = requests["total"] - requests["finished"] - requests["rejected"] - requests["aborted"]
+    counts = [f"{format_count(requests['finished'])} of {format_count(requests['total'])} finished"]
+    counts += [f"{format_count(requests[name])} {name}" for name in ("rejected", "aborted")]
+    counts += [f"{format_count(unfinished)} not served"] if unfinished else []
+    yield "requests", ", ".join(counts)
+    yield "retractions", format_count(requests["retracted"])
+
+
+def memory_in_use(memory: Mapping[str, Any]) -> str:
+    """The most that was held at once, and the mean, of the whole."""
+    held = {name: memory[f"{name}_bytes"] for name in ("peak", "mean")}
+    uses = (f"{name} {format_bytes(use)} ({format_share(use, memory['total_bytes'])})" for name, use in held.items())
+    return ", ".join(uses) + ", live and cached"
+
+
+def kind_lines(memory: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    """What each kind of cache held on average, where there is more than one."""
+    if len(memory["by_kind"]) > 1:
+        yield "memory by kind", ", ".join(f"{kind} {format_bytes(use)}" for kind, use in memory["by_kind"].items())
 
 
 def _quantiles(latency: Mapping[str, float | None]) -> str:
@@ -175,11 +195,12 @@ def notes(summary: Mapping[str, Any]) -> Iterator[str]:
         done = summary["requests"]["finished"] + summary["requests"]["rejected"]
         total = summary["requests"]["total"]
         yield f"Interrupted: the figures cover {format_count(done)} of {format_count(total)} requests."
-    yield from _listed("rows of the trace left out", summary["excluded_rows"], summary["excluded"])
-    yield from _listed("requests rejected", summary["requests"]["rejected"], summary["rejections"])
+    yield from listed("rows of the trace left out", summary["excluded_rows"], summary["excluded"])
+    yield from listed("requests rejected", summary["requests"]["rejected"], summary["rejections"])
 
 
-def _listed(what: str, count: int, messages: list[str]) -> Iterator[str]:
+def listed(what: str, count: int, messages: Sequence[str]) -> Iterator[str]:
+    """How many there are of what, and the first few messages about them; nothing where there is none."""
     if not count:
         return
     yield f"{what}: {format_count(count)}"

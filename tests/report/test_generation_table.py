@@ -1,0 +1,56 @@
+import io
+
+import pytest
+from rich.console import Console
+
+from kvstead.report.generation import print_generation
+from kvstead.report.table import print_summary
+
+SHARED = ("requests", "retractions", "prefix hit rate", "memory in use", "memory by kind")
+
+
+@pytest.fixture
+def generated(summary):
+    """The summary of a generation: what it has in common with a replay's, and its own."""
+    common = ("model", "layout", "page_size", "cache_dtype", "requests", "prefix", "output_tokens", "rejections")
+    figures = {key: summary[key] for key in (*common, "throughput_tok_s", "steps", "wall_s", "interrupted")}
+    memory = {key: summary["memory"][key] for key in ("total_bytes", "peak_bytes", "mean_bytes", "by_kind")}
+    return figures | {"model": "SmolLM2 [135M] :brain:", "memory": memory, "outside_model_share": 0.0325}
+
+
+def _printed(summary, print_it=print_generation):
+    stream = io.StringIO()
+    print_it(summary, Console(file=stream, width=160))
+    return stream.getvalue()
+
+
+def _lines(text):
+    pairs = (line.strip().split("  ", 1) for line in text.splitlines() if "  " in line.strip())
+    return {name: words.strip() for name, words in pairs}
+
+
+def test_the_table_says_what_ran_and_what_came_out(generated):
+    """Model and memory in the first line, its name as it is; throughput, reuse and time outside the model below."""
+    text = _printed(generated)
+    headline = "SmolLM2 [135M] :brain:: 976.6 KiB of bfloat16, static layout, page size 16"
+    assert text.splitlines()[0] == headline
+    lines = _lines(text)
+    assert lines["throughput"] == "1,234.6 tokens/s: 4,900 generated in 2 s"
+    assert lines["outside the model"] == "3.25 % of the time, 4,321 steps"
+    assert lines["requests"] == "98 of 100 finished, 2 rejected, 0 aborted"
+
+
+def test_shared_figures_read_as_those_of_a_replay(generated, summary):
+    """Requests, retractions, reuse and memory are told in the very words of a replay's summary."""
+    kinds = {"by_kind": {"full": 300_000, "window": 200_000}}
+    ours = _lines(_printed(generated | {"memory": generated["memory"] | kinds}))
+    replayed = _lines(_printed(summary | {"memory": summary["memory"] | kinds}, print_summary))
+    assert {name: ours[name] for name in SHARED} == {name: replayed[name] for name in SHARED}
+
+
+def test_rejections_and_an_interrupt_are_said(generated):
+    """Why requests were rejected stands below the table, and that it was interrupted, only if so."""
+    text = _printed(generated)
+    assert text.endswith("requests rejected: 2\n  request 3: too long\n  request 4: too long\n")
+    assert "Interrupted" not in text
+    assert "Interrupted: texts and figures end there.\n" in _printed(generated | {"interrupted": True})
