@@ -13,6 +13,7 @@ class WindowModel(AllocatorModel):
     def __init__(self, num_pages, num_windows, page_size, order):
         self.windows = AllocatorModel(num_windows, page_size, order)
         self.peers = {}  # full page -> window page
+        self.loose = set()  # window pages without a full page, of a class that has such
         super().__init__(num_pages, page_size, order)
 
     # What is where.
@@ -129,6 +130,7 @@ class WindowModel(AllocatorModel):
         super().clear()
         self.windows.clear()
         self.peers.clear()
+        self.loose.clear()
 
     def _take(self, tags):
         if len(tags) > len(self.windows.free_pages):
