@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from kvstead.allocators import Allocator
+from kvstead.allocators import PagedAllocator
 from kvstead.errors import AuditError
 from kvstead.integrations.sglang.allocator.base import BaseTokenToKVPoolAllocator, Segments
 
@@ -27,8 +27,12 @@ class CoreAllocator(BaseTokenToKVPoolAllocator):
         self.core = self._new_core()
 
     @abstractmethod
-    def _new_core(self) -> Allocator:
+    def _new_core(self) -> PagedAllocator:
         """A fresh allocator of the sizes asked for."""
+
+    def _handed_out(self, slots: torch.Tensor | None) -> torch.Tensor | None:
+        """What a caller gets for new slots of `core`, None when it was short."""
+        return slots
 
     @property
     def free_group(self) -> list[Any] | None:  # type: ignore[override]  # a plain attribute there, here never written
@@ -55,7 +59,30 @@ class CoreAllocator(BaseTokenToKVPoolAllocator):
 
     def alloc(self, need_size: int) -> torch.Tensor | None:
         """`need_size` slots in whole pages, or None when there are not so many."""
-        return self.core.alloc(need_size)
+        return self._handed_out(self.core.alloc(need_size))
+
+    def alloc_extend(
+        self,
+        prefix_lens: torch.Tensor,
+        prefix_lens_cpu: torch.Tensor,
+        seq_lens: torch.Tensor,
+        seq_lens_cpu: torch.Tensor,
+        last_loc: torch.Tensor,
+        extend_num_tokens: int,
+        num_new_pages: int | None = None,
+    ) -> torch.Tensor | None:
+        """Grow rows from `prefix_lens` to `seq_lens` tokens: one slot a new token, row after row, or None when short.
+
+        One entry a row in each tensor; the lengths on the host count. `extend_num_tokens` and `num_new_pages` follow
+        from them and are not read. Raises as `alloc_extend` of `core`.
+        """
+        return self._handed_out(self.core.alloc_extend(prefix_lens_cpu, seq_lens_cpu, last_loc))
+
+    def alloc_decode(
+        self, seq_lens: torch.Tensor, seq_lens_cpu: torch.Tensor, last_loc: torch.Tensor
+    ) -> torch.Tensor | None:
+        """Grow each row by one token, which `seq_lens` count: one slot a row, or None when short."""
+        return self._handed_out(self.core.alloc_decode(seq_lens_cpu, last_loc))
 
     def free(self, free_index: torch.Tensor) -> None:
         """Give back the pages that the slots lie in."""
@@ -99,3 +126,22 @@ class CoreAllocator(BaseTokenToKVPoolAllocator):
         except AuditError as error:
             return [str(error)]
         return []
+
+
+class OnePoolAllocator(CoreAllocator):
+    """A `CoreAllocator` of one pool, whose free pages can be listed."""
+
+    @property
+    def free_pages(self) -> torch.Tensor:  # type: ignore[override]  # as above
+        """Ids of the free pages, in the order in which they will be handed out: int64[k], a copy. O(pages)."""
+        return torch.as_tensor(self.core.free_pages(), device=self.device)
+
+    @property
+    def release_pages(self) -> torch.Tensor:  # type: ignore[override]  # as above
+        """Free pages that wait to be sorted: there are none."""
+        return torch.empty(0, dtype=torch.int64, device=self.device)
+
+    def free_page_ids(self, page_ids: torch.Tensor) -> None:
+        """Give back pages by id. Raises `DoubleFree` for an id named twice."""
+        offsets = torch.arange(self.page_size, device=page_ids.device)
+        self.core.free_segment((page_ids[:, None] * self.page_size + offsets).reshape(-1), start_pos=0)

@@ -1,0 +1,323 @@
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+from drop_in import Storage
+from kvstead.errors import DoubleFree, ForeignPage, FreeGroupError, InvalidSize, MisalignedSegment, WindowTaken
+from kvstead.integrations.sglang.allocator.npu import NPUPagedTokenToKVPoolAllocator
+from kvstead.integrations.sglang.allocator.paged import PagedTokenToKVPoolAllocator
+from kvstead.integrations.sglang.allocator.swa import PureSWATokenToKVPoolAllocator, SWATokenToKVPoolAllocator
+from kvstead.integrations.sglang.allocator.token import TokenToKVPoolAllocator
+
+
+def token(size=8, *, need_sort=False):
+    return TokenToKVPoolAllocator(size, torch.bfloat16, "cpu", Storage(), need_sort)
+
+
+def paged(size=32, page_size=4, *, need_sort=False, cls=PagedTokenToKVPoolAllocator):
+    return cls(size, page_size, torch.bfloat16, "cpu", Storage(), need_sort)
+
+
+def windowed(size=32, size_swa=32, page_size=4, *, need_sort=False):
+    return SWATokenToKVPoolAllocator(size, size_swa, page_size, torch.bfloat16, "cpu", Storage(), need_sort)
+
+
+def pure(size=8):
+    return PureSWATokenToKVPoolAllocator(size, 1, torch.bfloat16, "cpu", Storage(), need_sort=False)
+
+
+def ints(*values):
+    return torch.tensor(values, dtype=torch.int64)
+
+
+def grow(allocator, prefix_lens, seq_lens, last_locs, tail=None):
+    prefix, seq, last = ints(*prefix_lens), ints(*seq_lens), ints(*last_locs)
+    args = (prefix, prefix, seq, seq, last, int((seq - prefix).sum()))
+    return allocator.alloc_extend(*args) if tail is None else allocator.alloc_extend_swa_tail(*args, tail)
+
+
+def test_freed_slots_queue_behind_all_others():
+    """`free_pages` ends in what was freed last, in the order given, and begins with what is handed out next."""
+    allocator = token()
+    allocator.alloc(4)
+    allocator.free(ints(3, 1))
+    allocator.free_page_ids(ints(4))
+    assert allocator.free_pages.tolist() == [5, 6, 7, 8, 3, 1, 4]
+    assert allocator.get_all_free_pages().tolist() == allocator.free_pages.tolist()
+    assert allocator.alloc(5).tolist() == [5, 6, 7, 8, 3]
+    assert (allocator.size, allocator.size_full, allocator.available_size()) == (8, 8, 2)
+
+
+def test_freed_pages_are_reused_first():
+    """`free_pages` begins with what was freed last; nothing waits to be sorted."""
+    allocator = paged(34)
+    allocator.alloc(16)
+    allocator.free_segment(torch.arange(8, 15), start_pos=4)
+    assert allocator.free_pages.tolist() == [2, 3, 5, 6, 7, 8]
+    allocator.free_page_ids(ints(4, 1))
+    assert allocator.free_pages.tolist() == [4, 1, 2, 3, 5, 6, 7, 8]
+    assert allocator.release_pages.tolist() == []
+    assert (allocator.size, allocator.num_pages, allocator.available_size()) == (34, 8, 32)
+
+
+@pytest.mark.parametrize("make", [token, paged, windowed])
+def test_sorting_hands_out_the_lowest_pages(make):
+    """With `need_sort`, freed pages are sorted in at once; a merge has nothing to do."""
+    allocator = make(need_sort=True)
+    slots = grow(allocator, [0], [8], [-1])
+    allocator.free(slots.flip(0))
+    allocator.merge_and_sort_free()
+    assert allocator.available_size() == allocator.size
+    assert grow(allocator, [0], [8], [-1]).tolist() == slots.tolist()
+
+
+def test_ascend_devices_get_int32():
+    """Whatever hands out slots hands out int32, and takes it back."""
+    allocator = paged(cls=NPUPagedTokenToKVPoolAllocator)
+    rows = grow(allocator, [0], [5], [-1])
+    next_slot = allocator.alloc_decode(ints(6), ints(6), rows[-1:])
+    assert {slots.dtype for slots in (rows, next_slot, allocator.alloc(4))} == {torch.int32}
+    assert next_slot.tolist() == [9]
+    allocator.free_segment(torch.cat((rows, next_slot)), start_pos=0)
+    assert allocator.available_size() == 28
+    assert grow(allocator, [0], [40], [-1]) is None
+
+
+def test_page_named_twice_by_id_is_refused():
+    """Exact page ids are taken at their word, each once."""
+    allocator = paged()
+    allocator.alloc(8)
+    with pytest.raises(DoubleFree, match="page 1 "):
+        allocator.free_page_ids(ints(2, 1, 1))
+    assert allocator.available_size() == 24
+
+
+@pytest.mark.parametrize("make", [token, paged, windowed, pure])
+def test_group_is_none_or_a_list_and_owns_what_it_holds(make):
+    """Frees wait in one group, whatever becomes of the buffer; clear drops it; a second begin is refused."""
+    allocator = make()
+    slots = allocator.alloc(4)
+    assert allocator.free_group is None
+    allocator.free_group_begin()
+    assert allocator.free_group == []
+    allocator.free(slots)
+    slots.zero_()
+    with pytest.raises(FreeGroupError):
+        allocator.free_group_begin()
+    assert len(allocator.free_group) >= 1
+    before = allocator.available_size()
+    allocator.free_group_end()
+    allocator.free_group_end()
+    assert (allocator.available_size(), allocator.free_group) == (before + 4, None)
+    slots = allocator.alloc(4)
+    allocator.free_group_begin()
+    allocator.free(slots)
+    allocator.clear()
+    allocator.free_group_end()
+    assert (allocator.available_size(), allocator.free_group) == (allocator.size, None)
+
+
+def test_resize_starts_anew_with_other_sizes():
+    """What was handed out is forgotten, and the new size counts everywhere."""
+    allocator = paged()
+    allocator.alloc(8)
+    allocator.free_group_begin()
+    allocator.resize(SimpleNamespace(max_total_num_tokens=18))
+    assert (allocator.size, allocator.num_pages, allocator.available_size()) == (18, 4, 16)
+    assert allocator.free_pages.tolist() == [1, 2, 3, 4]
+    assert allocator.free_group is None
+
+
+def test_both_sides_are_resized_and_the_mapping_stays():
+    """The tensor that kernels read is the same one, empty again, and cannot be outgrown."""
+    allocator = windowed()
+    allocator.alloc(8)
+    mapping = allocator.full_to_swa_index_mapping
+    allocator.resize(SimpleNamespace(full_max_total_num_tokens=24, swa_max_total_num_tokens=16))
+    assert allocator.full_to_swa_index_mapping is mapping
+    assert mapping.tolist() == [0] * 36 + [-1]
+    assert (allocator.size, allocator.size_full, allocator.size_swa) == (16, 24, 16)
+    assert (allocator.full_attn_allocator.num_pages, allocator.swa_attn_allocator.num_pages) == (6, 4)
+    assert (allocator.full_available_size(), allocator.swa_available_size()) == (24, 16)
+    with pytest.raises(InvalidSize, match="36"):
+        allocator.resize(SimpleNamespace(full_max_total_num_tokens=36, swa_max_total_num_tokens=16))
+    assert allocator.size_full == 24
+
+
+def test_mapping_follows_every_call_in_place():
+    """The registered tensor says where windows are, through growth, a tail, frees of either side and a clear."""
+    allocator = windowed()
+    mapping = allocator.get_kvcache().full_to_swa_index_mapping
+    row = grow(allocator, [0], [6], [-1])
+    head = grow(allocator, [0], [6], [-1], tail=2)
+    assert mapping[row].tolist() == [4, 5, 6, 7, 8, 9]
+    assert mapping[head].tolist() == [0, 0, 0, 0, 12, 13]
+    assert allocator.translate_loc_from_full_to_swa(ints(-1, *row[:2])).tolist() == [-1, 4, 5]
+    allocator.free_swa(row[1:2])
+    assert mapping[row].tolist() == [0, 0, 0, 0, 8, 9]
+    allocator.free_full_segments([(row[:4], 0), (row[4:], 4)])
+    allocator.free_segment(head, start_pos=0)
+    assert mapping.tolist() == [0] * 36 + [-1]
+    allocator.alloc(32)
+    assert mapping.count_nonzero() == 33
+    allocator.clear()
+    assert mapping.tolist() == [0] * 36 + [-1]
+
+
+def test_refused_free_leaves_the_mapping_alone():
+    """Nothing is erased for slots that could not be freed."""
+    allocator = windowed()
+    slots = allocator.alloc(8)
+    mapping = allocator.full_to_swa_index_mapping.clone()
+    with pytest.raises(ForeignPage):
+        allocator.free(torch.cat((slots, ints(0))))
+    with pytest.raises(MisalignedSegment):
+        allocator.free_swa_segment(slots[1:], start_pos=1)
+    with pytest.raises(DoubleFree):
+        allocator.free_segments([(slots, 0), (slots[4:], 4)])
+    assert torch.equal(allocator.full_to_swa_index_mapping, mapping)
+
+
+def test_window_frees_of_a_group_are_counted_call_by_call():
+    """`swa_free_group` holds one entry a call, and the window side gets them when the group ends."""
+    allocator = windowed()
+    slots = allocator.alloc(12)
+    assert allocator.swa_free_group == []
+    allocator.free_group_begin()
+    for start in (0, 4, 8):
+        allocator.free_swa(slots[start : start + 4])
+    assert (len(allocator.swa_free_group), allocator.swa_available_size()) == (3, 20)
+    allocator.free_group_end()
+    assert (allocator.swa_free_group, allocator.swa_available_size(), allocator.full_available_size()) == ([], 32, 20)
+
+
+def test_sides_come_from_elsewhere_and_are_paired():
+    """A transfer takes pages of each side alone, pairs them, and an aborted one gives them back."""
+    allocator = windowed()
+    full, window = allocator.full_attn_allocator, allocator.swa_attn_allocator
+    slots, window_slots = full.alloc(12), window.alloc(8)
+    assert (full.available_size(), window.available_size()) == (20, 24)
+    allocator.set_full_to_swa_mapping(slots[4:], window_slots)
+    assert allocator.translate_swa_indices_for_transfer(slots).tolist() == [0] * 4 + window_slots.tolist()
+    with pytest.raises(WindowTaken):
+        window.free(window_slots)
+    allocator.clear_full_to_swa_mapping(slots[4:8])
+    window.free_segment(window_slots[:4], start_pos=0)
+    assert (full.available_size(), window.available_size()) == (20, 28)
+    full.free_segment(slots[:4], start_pos=0)
+    full.free(slots[4:])
+    assert (full.available_size(), window.available_size()) == (32, 32)
+    assert full.free_pages.tolist() == [2, 3, 1, 4, 5, 6, 7, 8]
+    assert sorted(window.get_all_free_pages().tolist()) == list(range(1, 9))
+    assert allocator.verify_byte_accounting() == []
+
+
+def test_windows_of_a_duplicate_move_to_the_row_that_stays():
+    """Cleared on the one and set on the other, as a prefix tree does it when it keeps the older row."""
+    allocator = windowed()
+    kept, incoming = allocator.alloc(8), allocator.alloc(8)
+    allocator.free_swa(kept)
+    windows = allocator.translate_swa_indices_for_transfer(incoming)
+    allocator.clear_full_to_swa_mapping(incoming)
+    allocator.set_full_to_swa_mapping(kept, windows)
+    allocator.free_full_segment(incoming, start_pos=0)
+    assert allocator.translate_loc_from_full_to_swa(kept).tolist() == windows.tolist()
+    assert (allocator.full_available_size(), allocator.swa_available_size()) == (24, 24)
+    allocator.free(kept)
+    assert (allocator.full_available_size(), allocator.swa_available_size()) == (32, 32)
+
+
+def test_sides_share_the_group_and_cannot_be_cleared_alone():
+    """A side's group is its owner's; clearing one side would leave the other with half of every page."""
+    allocator = windowed()
+    slots = allocator.alloc(4)
+    side = allocator.full_attn_allocator
+    side.free_group_begin()
+    side.free(slots)
+    assert allocator.free_group
+    assert side.free_group == allocator.free_group
+    side.free_group_end()
+    assert allocator.full_available_size() == 32
+    with pytest.raises(NotImplementedError, match="Call clear"):
+        allocator.swa_attn_allocator.clear()
+
+
+def test_room_is_asked_for_on_both_sides():
+    """Pages are available when each side has so many."""
+    allocator = windowed(32, 16)
+    assert (allocator.size, allocator.size_full, allocator.size_swa) == (16, 32, 16)
+    assert allocator.new_pages_available(8, 4)
+    assert not allocator.new_pages_available(8, 5)
+    assert not allocator.new_pages_available(9, 4)
+    grow(allocator, [0], [16], [-1], tail=4)
+    assert (allocator._conserve_full_available_size(), allocator._conserve_swa_available_size()) == (16, 12)
+    assert allocator.swa_capacity_and_available(full_capacity=1, swa_capacity=2) == ((1, 16), (2, 12))
+    assert allocator.debug_print() == "#full-available-size: 16, #swa-available-size: 12, "
+    assert allocator.free_pages is None
+    assert allocator.get_all_free_pages() is None
+
+
+def test_pure_windows_are_one_pool_and_map_to_themselves():
+    """Both sides are one object, a slot's window is the slot for ever, and a full side does not exist."""
+    allocator = pure()
+    mapping = allocator.full_to_swa_index_mapping
+    identity = [*range(9), -1]
+    assert allocator.full_attn_allocator is allocator.swa_attn_allocator
+    assert allocator.full_attn_allocator.free_pages.tolist() == list(range(1, 9))
+    slots = allocator.full_attn_allocator.alloc(4)
+    assert allocator.translate_loc_from_full_to_swa(slots) is slots
+    allocator.free_group_begin()
+    allocator.free_swa(slots[:2])
+    assert len(allocator.swa_free_group) == 1
+    allocator.free_group_end()
+    allocator.free_full(slots)
+    allocator.free_full_segment(slots, start_pos=0)
+    assert (allocator.available_size(), allocator.full_available_size(), allocator.swa_available_size()) == (6, 6, 6)
+    with pytest.raises(DoubleFree):
+        allocator.free(slots)
+    allocator.free_segment(slots[2:], start_pos=2)
+    assert mapping.tolist() == identity
+    allocator.clear()
+    allocator.resize(SimpleNamespace(full_max_total_num_tokens=4, swa_max_total_num_tokens=4))
+    assert mapping.tolist() == identity
+    assert allocator.available_size() == 4
+    with pytest.raises(NotImplementedError):
+        allocator.set_full_to_swa_mapping(slots, slots)
+    with pytest.raises(NotImplementedError):
+        allocator.clear_full_to_swa_mapping(slots)
+
+
+def test_copies_on_the_host_are_the_pool_s_own():
+    """Both directions go to the pool, with the indices of states and rows."""
+
+    class Pool(Storage):
+        """Notes what it is asked."""
+
+        def get_cpu_copy(self, indices, **others):
+            """To the host."""
+            return "copy", indices, others
+
+        def load_cpu_copy(self, copy, indices, **others):
+            """Back."""
+            return "load", copy, indices, others
+
+    allocator = TokenToKVPoolAllocator(8, torch.bfloat16, "cpu", Pool(), need_sort=False)
+    others = {"mamba_indices": 1, "req_pool_index": 2}
+    assert allocator.get_cpu_copy([3], 1, 2) == ("copy", [3], others)
+    assert allocator.load_cpu_copy("it", [3], **others) == ("load", "it", [3], others)
+
+
+def test_books_out_of_balance_are_reported_in_words():
+    """What an audit raises comes back as text."""
+    allocator = paged()
+    assert allocator.verify_byte_accounting() == []
+    allocator.core.page_states()[3] = 1
+    assert "page states" in allocator.verify_byte_accounting()[0]
+
+
+def test_debug_mode_comes_from_the_environment(monkeypatch):
+    """The switch is there for who reads or sets it."""
+    assert not paged().debug_mode
+    monkeypatch.setenv("SGLANG_DEBUG_MEMORY_POOL", "1")
+    assert paged().debug_mode
