@@ -9,8 +9,8 @@ from replay_bench import LinearCost
 from trace_strategies import traces
 
 from kvstead.engine import Request, Scheduler
+from kvstead.engine.meter import MemoryMeter, bytes_by_kind
 from kvstead.model import CacheKind, LayerCache, ModelLayout, StatePart, TokenCache
-from kvstead.replay.meter import MemoryMeter, bytes_by_kind
 from kvstead.replay.simulate import CostRunner
 
 

@@ -8,9 +8,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kvstead.engine import KVCacheManager, Request
+from kvstead.engine.meter import MemoryMeter, bytes_by_kind
 from kvstead.engine.stats import FULL_SIDE, STATE_SIDE, WINDOW_SIDE
 from kvstead.model import MemorySplit
-from kvstead.replay.meter import MemoryMeter, bytes_by_kind
 from kvstead.replay.trace import Trace
 
 _TIMELINE_POINTS = 2000

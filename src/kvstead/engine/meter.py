@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
-from kvstead.engine import KVCacheManager
+from kvstead.engine.manager import KVCacheManager
 from kvstead.engine.stats import FULL_SIDE, STATE_SIDE, WINDOW_SIDE
 from kvstead.model import BOUNDED, WHOLE_SEQUENCE, CacheKind, ModelLayout
 
