@@ -11,6 +11,8 @@ _HOMES = {
     "FreeList": "kvstead.pages",
     "PageTable": "kvstead.pages",
     "PagedAllocator": "kvstead.allocators",
+    "DevicePagedAllocator": "kvstead.allocators",
+    "DeviceTokenAllocator": "kvstead.allocators",
     "PureSWAAllocator": "kvstead.allocators",
     "SWAAllocator": "kvstead.allocators",
     "TokenAllocator": "kvstead.allocators",

@@ -1,6 +1,7 @@
 """The public allocators: who gets which slots, and when they come back."""
 
 from kvstead.allocators.base import Allocator
+from kvstead.allocators.device import DevicePagedAllocator, DeviceTokenAllocator
 from kvstead.allocators.multi_ended import MultiEndedAllocator
 from kvstead.allocators.paged import PagedAllocator, TokenAllocator
 from kvstead.allocators.pure_swa import PureSWAAllocator
@@ -11,6 +12,8 @@ from kvstead.allocators.unified_states import UnifiedMambaAllocator, UnifiedMamb
 
 __all__ = [
     "Allocator",
+    "DevicePagedAllocator",
+    "DeviceTokenAllocator",
     "MultiEndedAllocator",
     "PagedAllocator",
     "PureSWAAllocator",

@@ -1,0 +1,260 @@
+"""Allocators for engines whose indices live on an accelerator: the free list is there too, and nothing is read back.
+
+      host                                         device
+      counts of free and parked pages              ring of free pages          (`DeviceFreeList`)
+      lengths of rows  ------- one copy a call --> new slots, freed slots, last slots
+
+Room is decided on the host, exactly, before anything is launched. What slots say is not looked at: a double free is
+taken at its word, unless the allocator is made with `checked=True`, and then it is told by the next `audit`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import numpy as np
+import torch
+
+from kvstead.allocators.base import Segment
+from kvstead.allocators.deferring import DefersFrees
+from kvstead.allocators.requests import refuse_lengths, refuse_shapes, require_page_start, require_pool, whole_pages
+from kvstead.errors import AuditError, InvalidSize
+from kvstead.kernels import device_ops, device_rows
+from kvstead.kernels.arrays import Integers, to_host
+from kvstead.kernels.jit import IntArray
+from kvstead.kernels.sending import Sender
+from kvstead.pages.device_free_list import DeviceFreeList, DeviceRelease
+
+_INDEX_DTYPES = (torch.int64, torch.int32)
+
+
+class DevicePagedAllocator(DefersFrees[DeviceRelease]):
+    """A `PagedAllocator` whose free list lives on `device`, with the same ids in the same order.
+
+    size, page_size: as there. device: any that torch knows. order: `lifo`, `fifo` or `sorted` (see `DeviceFreeList`).
+    index_dtype: of slots handed out, int64 or int32. checked: keep the state of every page on the device, too, and note
+    the first fault there for the next `audit`.
+
+    Waiting for the device: `audit`, and `free` at a page size above 1 unless it is told `num_pages`. Nothing else.
+
+    Errors: what the host can see is refused and changes nothing (sizes, lengths, alignment, more pages freed than are
+    held). What only the device could see is not: a fault that `audit` tells of has taken effect, and the pool is to be
+    cleared.
+
+    Raises `InvalidSize` for a negative size, a page size below 1, an unknown order, or slots beyond `index_dtype`.
+    """
+
+    def __init__(
+        self,
+        size: int,
+        page_size: int,
+        *,
+        device: str | torch.device = "cpu",
+        order: str = "lifo",
+        index_dtype: torch.dtype = torch.int64,
+        checked: bool = False,
+    ) -> None:
+        require_pool(size, page_size)
+        if index_dtype not in _INDEX_DTYPES or size + page_size > torch.iinfo(index_dtype).max:
+            raise InvalidSize(
+                f"{size} slots cannot be numbered in {index_dtype}. Use torch.int64, or int32 below 2**31."
+            )
+        self.page_size = page_size
+        self.device = torch.device(device)
+        self.index_dtype = index_dtype
+        self.free_group = None
+        self._ops: device_ops.DeviceOps = device_ops
+        self._sender = Sender(self.device, index_dtype)
+        self._free_list = DeviceFreeList(size // page_size, order, self.device, index_dtype, checked=checked)
+        self.size = self.num_pages * page_size
+
+    @property
+    def num_pages(self) -> int:
+        """Pages that can be handed out; the padding page is not counted."""
+        return self._free_list.num_pages
+
+    def available_size(self) -> int:
+        """Tokens that can be allocated now. What is parked in an open group does not count."""
+        return self._free_list.num_free * self.page_size
+
+    def parked_size(self) -> int:
+        """Tokens freed in the open group: no longer owned, not yet available."""
+        return self._free_list.num_parked * self.page_size
+
+    def live_size(self) -> int:
+        """Tokens that somebody holds, in whole pages."""
+        return self._free_list.num_live * self.page_size
+
+    def free_pages(self) -> torch.Tensor:
+        """Free pages on the device, next to be taken first (`sorted`: but for a sort in between). O(free pages)."""
+        return self._free_list.contents()
+
+    def alloc(self, num_tokens: int) -> torch.Tensor | None:
+        """Hand out whole pages: [num_tokens] slots, page by page; None when short, with nothing changed.
+
+        Raises `InvalidSize` for a negative number, `MisalignedSize` for one that is no multiple of the page size.
+        """
+        pages = self._take(whole_pages(num_tokens, self.page_size))
+        return None if pages is None else self._ops.expand_pages(pages, self.page_size)
+
+    def alloc_extend(self, prefix_lens: Integers, seq_lens: Integers, last_locs: Integers) -> torch.Tensor | None:
+        """Grow rows from `prefix_lens` to `seq_lens` tokens; order and meaning of what comes back as on the host.
+
+        prefix_lens, seq_lens: one entry a row, on the host. last_locs: the slot of each row's last token, -1 for an
+        empty row, on the device. Returns [sum(seq - prefix)] slots; None when short, with nothing changed.
+
+        Raises `InvalidSize` for lengths that shrink or do not match in number, `TypeError` for lengths on a device.
+        """
+        prefix, seq = self._lengths(prefix_lens, "prefix_lens"), self._lengths(seq_lens, "seq_lens")
+        last = self._last_slots(last_locs, prefix.size, seq.size)
+        plan = np.empty((device_rows.ROW_COLUMNS, seq.size), dtype=np.int64)
+        num_slots, num_pages = self._plan(prefix, seq, plan)
+        pages = self._take(num_pages)
+        if pages is None:
+            return None
+        self._check_rows(prefix, seq, last)
+        return self._ops.extend_slots(self._sender.send(plan), last, pages, self.page_size, num_slots)
+
+    def alloc_decode(self, seq_lens: Integers, last_locs: Integers) -> torch.Tensor | None:
+        """Grow each row by one token; `seq_lens` count it. The same as `alloc_extend` from `seq_lens - 1`.
+
+        Returns [rows] slots, or None when short, with nothing changed. Raises as `alloc_extend`.
+        """
+        seq = self._lengths(seq_lens, "seq_lens")
+        last = self._last_slots(last_locs, seq.size)
+        opening = np.empty(seq.size, dtype=np.int64)
+        bad, num_pages = device_rows.plan_decode(seq, self.page_size, opening)
+        if bad >= 0:
+            refuse_lengths(bad, int(seq[bad]) - 1, int(seq[bad]))
+        pages = self._take(num_pages)
+        if pages is None:
+            return None
+        self._check_rows(seq - 1, seq, last)
+        return self._ops.decode_slots(self._sender.send(opening[:num_pages]), last, pages, self.page_size)
+
+    def free(self, slots: Integers, *, num_pages: int | None = None) -> None:
+        """Give back the pages that `slots` lie in, in any order; slots of one page stand for that page once.
+
+        num_pages: how many distinct pages that are, from a caller who knows. Else, at a page size above 1, that number
+        is read from the device, which waits for it. At page size 1 slots must be distinct. Nothing is kept of `slots`.
+        O(slots). Raises `DoubleFree` for more pages than are held.
+        """
+        indices = self._sender.indices(slots)
+        if not indices.numel():
+            return
+        if self.page_size == 1:
+            self._release(self._ops.segment_pages(indices, 1))
+            return
+        pages, count = self._free_list.distinct(indices, self.page_size, self._ops)
+        if num_pages is None:
+            num_pages = int(count)
+        elif self._free_list.checks is not None:
+            self._free_list.checks.note_count(count, num_pages)
+        self._release(pages[:num_pages])
+
+    def free_segment(self, slots: Integers, *, start_pos: int) -> None:
+        """Give back a stretch of a request's row, `row[start_pos : start_pos + len(slots)]`, whole pages at a time.
+
+        Every page_size-th slot stands for its page; a partial last page goes as a whole. Raises `MisalignedSegment`
+        when `start_pos` is not on a page boundary, `DoubleFree` for more pages than are held.
+        """
+        require_page_start(start_pos, self.page_size)
+        pages = self._segment(self._free_list, slots)
+        if pages.numel():
+            self._release(pages)
+
+    def free_segments(self, pairs: Iterable[Segment]) -> None:
+        """Give back several stretches, (slots, start_pos) each, one after the other. They may not share a page."""
+        segments = list(pairs)
+        for _, start_pos in segments:
+            require_page_start(start_pos, self.page_size)
+        for slots, start_pos in segments:
+            self.free_segment(slots, start_pos=start_pos)
+
+    def clear(self) -> None:
+        """Every slot is free again, whoever held it; an open group is dropped, and what `audit` would tell of."""
+        self.free_group = None
+        for pool in self._pools():
+            pool.clear()
+
+    def audit(self) -> None:
+        """Raise the error for the first fault that was noted (`checked`), `AuditError` if the books do not balance.
+
+        Waits for the device. O(pages of the pool).
+        """
+        for pool in self._pools():
+            pool.audit(self.page_size)
+            in_group = sum(release.pages.numel() for release in self.free_group or () if release.pool is pool)
+            if in_group != pool.num_parked:
+                raise AuditError(
+                    f"{pool.num_parked} pages are parked, the open group holds {in_group}. Only the group parks pages."
+                )
+
+    def _pools(self) -> tuple[DeviceFreeList, ...]:
+        return (self._free_list,)
+
+    def _take(self, num_pages: int) -> torch.Tensor | None:
+        """Where every new page comes from; None when short, with nothing changed."""
+        return self._free_list.take(num_pages)
+
+    def _release(self, pages: torch.Tensor) -> None:
+        """Free pages, at once or when the open group ends; the tensor is our own."""
+        self._give(self._free_list, pages)
+
+    def _give(self, pool: DeviceFreeList, pages: torch.Tensor) -> None:
+        if self.free_group is None:
+            pool.give(pages)
+        else:
+            self.free_group.append(DeviceRelease(pool, pool.park(pages)))
+
+    def _segment(self, pool: DeviceFreeList, slots: Integers) -> torch.Tensor:
+        """The pages of a stretch of a row that starts on a page boundary: a tensor of our own."""
+        indices = self._sender.indices(slots)
+        pages = self._ops.segment_pages(indices, self.page_size)
+        if pool.checks is not None:
+            pool.checks.segment(indices, pages, self.page_size)
+        return pages
+
+    def _plan(self, prefix: IntArray, seq: IntArray, out: np.ndarray) -> tuple[int, int]:
+        """How many slots and pages rows need that are to grow; the rest for the device goes to `out`."""
+        bad, num_slots, num_pages = device_rows.plan_rows(prefix, seq, self.page_size, self._free_list.num_free, out)
+        if bad >= 0:
+            refuse_lengths(bad, int(prefix[bad]), int(seq[bad]))
+        return num_slots, num_pages
+
+    def _check_rows(self, prefix: IntArray, seq: IntArray, last: torch.Tensor) -> None:
+        """Have the device look at where rows grow, if it is to look at anything."""
+        if self._free_list.checks is None:
+            return
+        growing = np.flatnonzero(seq > prefix)
+        rows, offsets = self._sender.send(np.stack((growing, prefix[growing] % self.page_size)))
+        self._free_list.checks.grow(last.index_select(0, rows), offsets, self.page_size)
+
+    def _lengths(self, lengths: Integers, name: str) -> IntArray:
+        if isinstance(lengths, torch.Tensor) and not lengths.is_cpu:
+            raise TypeError(
+                f"{name} lives on {lengths.device}. Pass the lengths that the scheduler keeps on the host: pages are "
+                "counted there, before anything is launched."
+            )
+        return to_host(lengths)
+
+    def _last_slots(self, last_locs: Integers, *num_rows: int) -> torch.Tensor:
+        last = self._sender.indices(last_locs)
+        if {*num_rows} != {last.numel()}:
+            refuse_shapes(*num_rows, last.numel())
+        return last
+
+
+class DeviceTokenAllocator(DevicePagedAllocator):
+    """Slots one by one: `DevicePagedAllocator` with pages of one token, and by default first freed, first reused."""
+
+    def __init__(
+        self,
+        size: int,
+        *,
+        device: str | torch.device = "cpu",
+        order: str = "fifo",
+        index_dtype: torch.dtype = torch.int64,
+        checked: bool = False,
+    ) -> None:
+        super().__init__(size, 1, device=device, order=order, index_dtype=index_dtype, checked=checked)

@@ -1,0 +1,145 @@
+"""Checks whose verdict stays on the device until somebody asks for it.
+
+The state of every page is a byte there, as on the host. What is found wrong is written beside it, the first fault only:
+
+    fault   [ kind, id ]    kind 0: all is well so far
+
+Nothing waits for that, so nothing can be refused either: a bad call has taken effect when `raise_first` tells of it.
+"""
+
+from __future__ import annotations
+
+import torch
+
+from kvstead.errors import AuditError, DoubleFree, ForeignPage, KVSteadError, MisalignedSegment, UseAfterFree
+from kvstead.kernels import device_ops
+from kvstead.kernels.host import FREE, LIVE, PADDING
+
+FREED = 1  # id: a page that was freed
+GREW = 2  # id: a slot behind which a row grew
+OFFSET = 3  # id: such a slot, at the wrong place in its page
+SEGMENT = 4  # id: a slot of a segment that does not follow the one before it
+COUNT = 5  # id: how many distinct pages there were
+NO_PEER = 6  # id: a full page
+PEER_LEFT = 7  # id: a full page
+BARE = 8  # id: a slot behind which a row grew
+
+_MISTAKES: dict[int, tuple[type[KVSteadError], str, str]] = {
+    OFFSET: (
+        MisalignedSegment,
+        "a row grew behind slot {}, whose place in its page does not follow from the row's length.",
+        "Pass the slot of the row's last token, -1 for an empty row.",
+    ),
+    SEGMENT: (
+        MisalignedSegment,
+        "slot {} of a freed segment does not follow the slots in front of it.",
+        "Pass the stretch of the row unchanged, with the position it starts at.",
+    ),
+    COUNT: (
+        AuditError,
+        "slots of {} distinct pages were freed as another number of them.",
+        "Pass that number, or leave `num_pages` out.",
+    ),
+    NO_PEER: (
+        DoubleFree,
+        "full page {} was freed with its window page, which it has no more.",
+        "Free the part of a row that has left the window with free_full_segment, or by free, which looks.",
+    ),
+    PEER_LEFT: (
+        AuditError,
+        "full page {} was freed without its window page, which it still has.",
+        "Free such pages with free_segment, or by free, which looks.",
+    ),
+    BARE: (
+        UseAfterFree,
+        "a row grew behind slot {}, in a page whose window page is gone.",
+        "Free the window side of whole pages only, up to the last page that is full.",
+    ),
+}
+
+
+class DeviceChecks:
+    """The states of pages 1 .. `num_pages` on a device, and the first fault found."""
+
+    __slots__ = ("_fault", "_marks", "num_pages", "state")
+
+    def __init__(self, num_pages: int, device: torch.device, marks: torch.Tensor) -> None:
+        self.num_pages = num_pages
+        self.state = torch.empty(num_pages + 1, dtype=torch.uint8, device=device)
+        self._fault = torch.empty(2, dtype=torch.int64, device=device)
+        self._marks = marks
+        self.clear()
+
+    def clear(self) -> None:
+        """Every page is free, and all is well."""
+        self.state.fill_(FREE)
+        self.state[:1].fill_(PADDING)
+        self._fault.zero_()
+
+    def enter(self, pages: torch.Tensor, after: int) -> None:
+        """Pages of our own go over to a state."""
+        self.state.index_fill_(0, self._known(pages), after)
+
+    def leave(self, pages: torch.Tensor, after: int) -> None:
+        """Pages that a caller names leave the live state; each must be live, and named once."""
+        known = self._known(pages)
+        sound = (pages == known) & (self.state.index_select(0, known) == LIVE)
+        self.note(FREED, ~(sound & device_ops.first_ones(pages, self._marks)), pages)
+        self.enter(torch.where(sound, known, 0), after)
+        self.state[:1].fill_(PADDING)
+
+    def grow(self, last_locs: torch.Tensor, offsets: torch.Tensor, page_size: int) -> None:
+        """Rows grow behind slots: from `offsets` of a page on, in that very page where the offset is not 0."""
+        self.note(OFFSET, (last_locs + 1).remainder(page_size) != offsets, last_locs)
+        inside = offsets != 0
+        pages = torch.where(inside, torch.div(last_locs, page_size, rounding_mode="floor"), 0)
+        known = self._known(pages)
+        sound = (pages == known) & (self.state.index_select(0, known) == LIVE)
+        self.note(GREW, inside & ~(sound & device_ops.first_ones(pages, self._marks)), last_locs)
+
+    def segment(self, slots: torch.Tensor, pages: torch.Tensor, page_size: int) -> None:
+        """Slots of a stretch of a row lie one behind the other in `pages`."""
+        wanted = device_ops.expand_pages(pages, page_size)[: slots.numel()]
+        self.note(SEGMENT, slots != wanted, slots)
+
+    def note(self, kind: int, bad: torch.Tensor, ids: torch.Tensor) -> None:
+        """Remember the first id that is bad, if there is one and nothing is remembered yet."""
+        if not ids.numel():
+            return
+        first = ids.index_select(0, bad.byte().argmax().reshape(1)).long()
+        fault = torch.cat((torch.full_like(first, kind), first))
+        is_news = bad.any() & (self._fault[:1] == 0)
+        self._fault.copy_(torch.where(is_news, fault, self._fault))
+
+    def note_count(self, count: torch.Tensor, num_pages: int) -> None:
+        """Remember that a caller was wrong about how many pages, [1], it named."""
+        self.note(COUNT, count != num_pages, count)
+
+    def raise_first(self, page_size: int) -> None:
+        """Raise the error for the first fault, if there was one. Waits for the device."""
+        kind, bad = self._fault.tolist()
+        if kind in _MISTAKES:
+            error, what, way_out = _MISTAKES[kind]
+            raise error(f"{what.format(bad)} {way_out}")
+        if kind:
+            self._refuse(kind, bad, bad if kind == FREED else bad // page_size)
+
+    def _refuse(self, kind: int, bad: int, page: int) -> None:
+        what = f"page {page} was freed" if kind == FREED else f"a row grew behind slot {bad}, in page {page}"
+        if not 0 < page <= self.num_pages:
+            raise ForeignPage(
+                f"{what}, which is none of this pool's (its pages are 1..{self.num_pages}). Pass only what this pool "
+                "handed out; leave padded positions out."
+            )
+        if kind == FREED:
+            raise DoubleFree(
+                f"{what}, which nobody held, or twice in one call. Free each page once; the pool hands it out twice "
+                "now, so clear it."
+            )
+        raise UseAfterFree(
+            f"{what}, which nobody held, or in which a second row of the batch grew. Rows share whole pages only, and "
+            "a freed row starts again from nothing."
+        )
+
+    def _known(self, pages: torch.Tensor) -> torch.Tensor:
+        return pages.clamp(0, self.num_pages).long()

@@ -1,0 +1,186 @@
+"""The free pages of one pool on a device: ids in a ring there, counts on the host.
+
+              head                     tail
+     ring  [ . | p  p  p  p  p  p  p  p | .  .  . ]      lifo: freed pages go in front of the head
+                 ^ next to be taken                      fifo: freed pages join the tail
+                                                         sorted: they join the tail, and when the pages in front that
+                                                         ascend run short, all are sorted
+
+The host always knows where head and tail are, so taking pages and giving them back are copies between slices of known
+length: nothing is read back. In turn the host believes what it is told about pages, unless `checks` watch.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+
+from kvstead.errors import AuditError, DoubleFree, InvalidSize
+from kvstead.kernels import device_ops
+from kvstead.kernels.host import FREE, LIVE, PARKED
+from kvstead.pages.device_checks import DeviceChecks
+
+ORDERS = ("lifo", "fifo", "sorted")
+
+
+class DeviceRelease(NamedTuple):
+    """Pages of one pool that were freed inside the group."""
+
+    pool: DeviceFreeList
+    pages: torch.Tensor
+
+
+class DeviceFreeList:
+    """Pages 1 .. `num_pages` of one pool, their ids `dtype` on `device`.
+
+    order: `lifo`, `fifo` (as `FreeList`) or `sorted`: like fifo, but sorted as a whole, O(free pages log free pages),
+    when the ascending pages in front run short. `checks` are None, or watch every call. Calls on k pages cost O(k).
+
+    Raises `InvalidSize` for a negative count or an unknown order.
+    """
+
+    __slots__ = (
+        "_head",
+        "_num_sorted",
+        "_ring",
+        "checks",
+        "device",
+        "marks",
+        "num_free",
+        "num_pages",
+        "num_parked",
+        "order",
+    )
+
+    def __init__(
+        self, num_pages: int, order: str, device: torch.device, dtype: torch.dtype, *, checked: bool = False
+    ) -> None:
+        if num_pages < 0:
+            raise InvalidSize(f"num_pages is {num_pages}. A pool has 0 pages or more.")
+        if order not in ORDERS:
+            raise InvalidSize(
+                f"order {order!r} is none that a device keeps. Use one of {', '.join(ORDERS)}; `sorted` stands in for "
+                "`lowest`."
+            )
+        self.num_pages = num_pages
+        self.order = order
+        self.device = device
+        self._ring = torch.empty(max(num_pages, 1), dtype=dtype, device=device)
+        self.marks = torch.full((num_pages + 1,), device_ops.FAR, dtype=torch.int32, device=device)
+        self.checks = DeviceChecks(num_pages, device, self.marks) if checked else None
+        self._head = self.num_free = self.num_parked = self._num_sorted = 0
+        self.clear()
+
+    @property
+    def num_live(self) -> int:
+        """Pages that somebody holds."""
+        return self.num_pages - self.num_free - self.num_parked
+
+    def take(self, num_pages: int) -> torch.Tensor | None:
+        """Hand out pages: a new tensor; None when short, with nothing taken (`sorted`: but all sorted)."""
+        if self.order == "sorted" and self._num_sorted < min(num_pages, self.num_free):
+            self._sort()
+        if num_pages > self.num_free:
+            return None
+        pages = self._listed(num_pages)
+        self._head = (self._head + num_pages) % self._ring.numel()
+        self.num_free -= num_pages
+        self._num_sorted -= num_pages
+        if self.checks is not None:
+            self.checks.enter(pages, LIVE)
+        return pages
+
+    def give(self, pages: torch.Tensor) -> None:
+        """Make live, distinct pages available again. Raises `DoubleFree` for more than are live."""
+        self._require_held(pages.numel())
+        if self.checks is not None:
+            self.checks.leave(pages, FREE)
+        self._list(pages)
+
+    def park(self, pages: torch.Tensor) -> torch.Tensor:
+        """Make live, distinct pages parked; the tensor is the list's from now on, and returned. Raises as `give`."""
+        self._require_held(pages.numel())
+        if self.checks is not None:
+            self.checks.leave(pages, PARKED)
+        self.num_parked += pages.numel()
+        return pages
+
+    def unpark(self, pages: torch.Tensor) -> None:
+        """Make parked pages available; `pages` is what `park` returned."""
+        if self.checks is not None:
+            self.checks.enter(pages, FREE)
+        self.num_parked -= pages.numel()
+        self._list(pages)
+
+    def distinct(
+        self, slots: torch.Tensor, page_size: int, ops: device_ops.DeviceOps
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """The pages of slots in any order, each once: as `DeviceOps.first_seen`."""
+        return ops.first_seen(slots, page_size, self.marks)
+
+    def contents(self) -> torch.Tensor:
+        """All free pages in the order in which they lie in the ring: a new tensor. O(free pages)."""
+        return self._listed(self.num_free)
+
+    def clear(self) -> None:
+        """Every page is free again, in ascending order. O(pages)."""
+        torch.arange(1, self._ring.numel() + 1, out=self._ring)
+        self._head = 0
+        self.num_free = self._num_sorted = self.num_pages
+        self.num_parked = 0
+        if self.checks is not None:
+            self.checks.clear()
+
+    def audit(self, page_size: int) -> None:
+        """Raise the error for the first fault that the checks found; then `AuditError` if pages are listed twice.
+
+        The one call that waits for the device. O(pages).
+        """
+        if self.checks is not None:
+            self.checks.raise_first(page_size)
+        free = self.contents().sort().values
+        odd = (free < 1) | (free > self.num_pages)
+        odd[1:] |= free[1:] == free[:-1]
+        if self.checks is not None:
+            odd |= self.checks.state.index_select(0, free.clamp(0, self.num_pages)) != FREE
+        wrong = free[odd].tolist()
+        if wrong:
+            raise AuditError(
+                f"pages {wrong} are listed as free, but twice, or are held by somebody, or are none of this pool's. "
+                "Free each page once; make the allocator with checked=True to learn which page was the first."
+            )
+
+    def _require_held(self, num_pages: int) -> None:
+        if num_pages > self.num_live:
+            raise DoubleFree(
+                f"{num_pages} pages were to be freed where {self.num_live} of {self.num_pages} are held. Free each "
+                "page once: drop the row's slots when its request ends."
+            )
+
+    def _listed(self, num_pages: int) -> torch.Tensor:
+        """The first pages of the ring."""
+        straight = self._ring[self._head : self._head + num_pages]
+        if straight.numel() == num_pages:
+            return straight.clone()
+        return torch.cat((straight, self._ring[: num_pages - straight.numel()]))
+
+    def _list(self, pages: torch.Tensor) -> None:
+        """Put pages in front of the head or behind the tail."""
+        count, size = pages.numel(), self._ring.numel()
+        if self.order == "lifo":
+            start = self._head = (self._head - count) % size
+        else:
+            start = (self._head + self.num_free) % size
+        straight = min(count, size - start)
+        self._ring[start : start + straight].copy_(pages[:straight])
+        if straight < count:
+            self._ring[: count - straight].copy_(pages[straight:])
+        self.num_free += count
+
+    def _sort(self) -> None:
+        """Bring all free pages into ascending order, at the ring's start."""
+        ascending = self.contents().sort().values
+        self._ring[: self.num_free].copy_(ascending)
+        self._head = 0
+        self._num_sorted = self.num_free
