@@ -12,6 +12,7 @@ _HOMES = {
     "PageTable": "kvstead.pages",
     "PagedAllocator": "kvstead.allocators",
     "DevicePagedAllocator": "kvstead.allocators",
+    "DeviceSWAAllocator": "kvstead.allocators",
     "DeviceTokenAllocator": "kvstead.allocators",
     "PureSWAAllocator": "kvstead.allocators",
     "SWAAllocator": "kvstead.allocators",

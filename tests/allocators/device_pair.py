@@ -139,3 +139,113 @@ class DevicePair:
     def pop(self):
         """Some row, which is gone then."""
         return self.rows.pop(self.rnd.randrange(len(self.rows)))
+
+
+class DeviceWindowPair(DevicePair):
+    """The same with a window side. The pages at the front of a row may have lost their peers; the last never does."""
+
+    def __init__(self, host, device, rnd):
+        super().__init__(host, device, rnd)
+        self.bare = {}  # tokens at the front of a row without window side, by its first slot
+        self.mapping = device.window_pages
+
+    def run(self, num_steps):
+        """So many random calls, some of them about windows."""
+        for _ in range(num_steps):
+            self.rnd.choice([self.tail, self.slide, self.slide, self.free_any_windows, self.compare_slots])()
+            self.compare_books()
+            super().run(1)
+
+    def compare_books(self):
+        """Both sides, and the mapping."""
+        super().compare_books()
+        host, device = self.host, self.device
+        for count in ("full_available_size", "swa_available_size", "swa_parked_size", "swa_live_size"):
+            assert getattr(host, count)() == getattr(device, count)(), count
+        assert device.free_window_pages().tolist() == host._windows.contents().tolist()
+        assert device.window_pages is self.mapping
+        assert device.window_pages.tolist() == host.window_pages.tolist()
+
+    def compare_slots(self):
+        """Where the window side lies, in any shape."""
+        slots = torch.tensor([slot for row in self.rows for slot in row] + [-1, 0, -1]).reshape(-1, 1)
+        assert torch.equal(self.device.window_slots(slots).long(), self.host.window_slots(slots))
+
+    def tail(self):
+        """A new row with windows under its end."""
+        seq = self.rnd.randrange(4 * self.host.page_size)
+        start = self.rnd.randrange(0, seq + 1, self.host.page_size)
+        got = self.device.alloc_extend_swa_tail([0], [seq], torch.tensor([-1]), seq - start)
+        slots = self.same(got, self.host.alloc_extend_swa_tail([0], [seq], [-1], seq - start))
+        if slots:
+            self.rows.append(slots)
+            self.bare[slots[0]] = start
+
+    def slide(self):
+        """The window of a row moves on."""
+        if self.rows:
+            row = self.rnd.choice(self.rows)
+            start = self.bare.get(row[0], 0)
+            end = self.rnd.randrange(start, max(start, len(row) - 1) + 1)
+            end -= end % self.host.page_size
+            slots = torch.tensor(row[start:end], dtype=torch.int64)
+            free = self.rnd.choice(["free_swa_segment", "free_swa_segments", "free_swa"])
+            for allocator in (self.host, self.device):
+                if free == "free_swa_segments":
+                    allocator.free_swa_segments([(slots, start), (slots[:0], 0)])
+                else:
+                    getattr(allocator, free)(slots.clone(), **({"start_pos": start} if free != "free_swa" else {}))
+            self.bare[row[0]] = max(start, end)
+
+    def free_any_windows(self):
+        """All that lies in front of the last page of two rows, in any order, whether it is there or not."""
+        named = []
+        for row in self.rows[:2]:
+            end = (len(row) - 1) // self.host.page_size * self.host.page_size
+            named += row[:end]
+            self.bare[row[0]] = max(end, self.bare.get(row[0], 0))
+        self.rnd.shuffle(named)
+        junk_after(self.device.free_swa, torch.tensor(named, dtype=torch.int32))
+        self.host.free_swa(named)
+
+    def free(self):
+        """Slots of rows in any order, by either name."""
+        if self.rows:
+            row = self.pop()
+            self.bare.pop(row[0], None)
+            self.rnd.shuffle(row)
+            slots = torch.tensor(row)
+            junk_after(*self.rnd.choice([(self.device.free_full, slots), (self.device.free, slots)]))
+            self.host.free(slots)
+
+    def free_segment(self):
+        """A row, its two parts each as what it is."""
+        if self.rows:
+            row = self.pop()
+            start = self.bare.pop(row[0], 0)
+            front, back = torch.tensor(row[:start], dtype=torch.int64), torch.tensor(row[start:], dtype=torch.int64)
+            for allocator in (self.host, self.device):
+                allocator.free_full_segment(front.clone(), start_pos=0)
+                allocator.free_segment(back.clone(), start_pos=start)
+
+    def free_segments(self):
+        """The same in one call each."""
+        if self.rows:
+            row = self.pop()
+            start = self.bare.pop(row[0], 0)
+            front, back = torch.tensor(row[:start], dtype=torch.int64), torch.tensor(row[start:], dtype=torch.int64)
+            for allocator in (self.host, self.device):
+                allocator.free_full_segments([(front, 0)])
+                allocator.free_segments([(back, start)])
+
+    def free_tails(self):
+        """Rows of which nothing is bare, by a number of pages that the caller knows."""
+        for row in [row for row in self.rows if not self.bare.get(row[0])][:1]:
+            self.rows.remove(row)
+            self.device.free(torch.tensor(row), num_pages=-(-len(row) // self.host.page_size))
+            self.host.free(row)
+
+    def clear(self):
+        """As new."""
+        super().clear()
+        self.bare.clear()

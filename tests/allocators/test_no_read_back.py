@@ -4,7 +4,7 @@ import pytest
 import torch
 from read_back_watch import DEVICES, NoReadBack, NoWait, ReadBack
 
-from kvstead.allocators import DevicePagedAllocator, DeviceTokenAllocator
+from kvstead.allocators import DevicePagedAllocator, DeviceSWAAllocator, DeviceTokenAllocator
 
 CAUGHT_ON_THE_CPU = {
     "item": lambda x: x[:1].item(),
@@ -73,6 +73,7 @@ def subjects(device):
             yield DeviceTokenAllocator(64, **options)
             for order in ("lifo", "fifo", "sorted"):
                 yield DevicePagedAllocator(64, 4, order=order, **options)
+                yield DeviceSWAAllocator(64, 64, 4, order=order, **options)
 
 
 def step(allocator):
@@ -103,6 +104,22 @@ def test_a_step_reads_nothing_back(device):
             step(allocator)
 
 
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("checked", [False, True])
+def test_windows_that_move_on_read_nothing_back(device, checked):
+    """Tails, window frees and full-only frees by segment, and looking up window slots wait for nothing."""
+    allocator = DeviceSWAAllocator(64, 64, 4, device=device, checked=checked)
+    last = torch.full((1,), -1, device=device)
+    with NoWait(device):
+        row = allocator.alloc_extend_swa_tail([0], [14], last, 6)
+        for free in (allocator.free_swa_segments, allocator.free_full_segments):
+            with allocator.defer_frees():
+                free([(row[8:12], 8)])
+        allocator.free_full_segment(row[:8], start_pos=0)
+        allocator.free_swa_segment(row[12:], start_pos=12)
+        allocator.window_slots(row.reshape(2, -1))
+
+
 def test_an_unknown_number_of_pages_is_read():
     """Freeing slots in any order waits once, for that number; at page size 1 it does not."""
     paged, token = DevicePagedAllocator(16, 4), DeviceTokenAllocator(16)
@@ -111,6 +128,11 @@ def test_an_unknown_number_of_pages_is_read():
         token.free(token.alloc(8))
     with pytest.raises(ReadBack, match="_local_scalar_dense"), NoReadBack():
         paged.free(slots)
+    windows = DeviceSWAAllocator(16, 16, 4, device="meta")
+    slots = windows.alloc(8)
+    for free in (windows.free, windows.free_full, windows.free_swa):
+        with pytest.raises((NotImplementedError, RuntimeError, ReadBack)), NoReadBack():
+            free(slots)
 
 
 def test_an_audit_is_allowed_to_wait():

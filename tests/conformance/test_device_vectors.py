@@ -2,12 +2,15 @@ import pytest
 from replayer import replay
 from test_vectors import scripts_of
 
-from kvstead.allocators import DevicePagedAllocator, DeviceTokenAllocator
+from kvstead.allocators import DevicePagedAllocator, DeviceSWAAllocator, DeviceTokenAllocator
 from paths import needs_shared
 
 
 def subjects(script, order, *, checked=False):
     """The device-resident classes that claim to answer a script."""
+    if script.kind == "swa":
+        sizes = script.size, script.swa_size, script.page_size
+        return [DeviceSWAAllocator(*sizes, order=order, checked=checked)]
     paged = DevicePagedAllocator(script.size, script.page_size, order=order, checked=checked)
     return [paged] if script.page_size > 1 else [paged, DeviceTokenAllocator(script.size, order=order, checked=checked)]
 
@@ -15,7 +18,13 @@ def subjects(script, order, *, checked=False):
 @needs_shared
 @pytest.mark.parametrize(
     ("name", "order"),
-    [("token_fifo", "lifo"), ("token_sorted", "sorted"), ("paged_lifo", "lifo"), ("paged_sorted", "sorted")],
+    [
+        ("token_fifo", "lifo"),
+        ("token_sorted", "sorted"),
+        ("paged_lifo", "lifo"),
+        ("paged_sorted", "sorted"),
+        ("swa", "lifo"),
+    ],
 )
 def test_recorded_answers_on_a_device_under_page_renaming(name, order):
     """Every null, offset, page pattern and count is as recorded, no live page comes twice, and the checks are quiet."""

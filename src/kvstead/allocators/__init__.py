@@ -2,6 +2,7 @@
 
 from kvstead.allocators.base import Allocator
 from kvstead.allocators.device import DevicePagedAllocator, DeviceTokenAllocator
+from kvstead.allocators.device_swa import DeviceSWAAllocator
 from kvstead.allocators.multi_ended import MultiEndedAllocator
 from kvstead.allocators.paged import PagedAllocator, TokenAllocator
 from kvstead.allocators.pure_swa import PureSWAAllocator
@@ -13,6 +14,7 @@ from kvstead.allocators.unified_states import UnifiedMambaAllocator, UnifiedMamb
 __all__ = [
     "Allocator",
     "DevicePagedAllocator",
+    "DeviceSWAAllocator",
     "DeviceTokenAllocator",
     "MultiEndedAllocator",
     "PagedAllocator",

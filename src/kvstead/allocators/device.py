@@ -11,6 +11,7 @@ taken at its word, unless the allocator is made with `checked=True`, and then it
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -24,6 +25,18 @@ from kvstead.kernels.arrays import Integers, to_host
 from kvstead.kernels.jit import IntArray
 from kvstead.kernels.sending import Sender
 from kvstead.pages.device_free_list import DeviceFreeList, DeviceRelease
+
+
+class _Rows(NamedTuple):
+    """Rows that are to grow: lengths on the host, last slots on the device, and what `plan_rows` says of them."""
+
+    prefix: IntArray
+    seq: IntArray
+    last: torch.Tensor
+    plan: np.ndarray
+    num_slots: int
+    num_pages: int
+
 
 _INDEX_DTYPES = (torch.int64, torch.int32)
 
@@ -105,15 +118,8 @@ class DevicePagedAllocator(DefersFrees[DeviceRelease]):
 
         Raises `InvalidSize` for lengths that shrink or do not match in number, `TypeError` for lengths on a device.
         """
-        prefix, seq = self._lengths(prefix_lens, "prefix_lens"), self._lengths(seq_lens, "seq_lens")
-        last = self._last_slots(last_locs, prefix.size, seq.size)
-        plan = np.empty((device_rows.ROW_COLUMNS, seq.size), dtype=np.int64)
-        num_slots, num_pages = self._plan(prefix, seq, plan)
-        pages = self._take(num_pages)
-        if pages is None:
-            return None
-        self._check_rows(prefix, seq, last)
-        return self._ops.extend_slots(self._sender.send(plan), last, pages, self.page_size, num_slots)
+        rows = self._rows(prefix_lens, seq_lens, last_locs)
+        return self._grow(rows, self._take(rows.num_pages))
 
     def alloc_decode(self, seq_lens: Integers, last_locs: Integers) -> torch.Tensor | None:
         """Grow each row by one token; `seq_lens` count it. The same as `alloc_extend` from `seq_lens - 1`.
@@ -165,10 +171,7 @@ class DevicePagedAllocator(DefersFrees[DeviceRelease]):
 
     def free_segments(self, pairs: Iterable[Segment]) -> None:
         """Give back several stretches, (slots, start_pos) each, one after the other. They may not share a page."""
-        segments = list(pairs)
-        for _, start_pos in segments:
-            require_page_start(start_pos, self.page_size)
-        for slots, start_pos in segments:
+        for slots, start_pos in self._aligned(pairs):
             self.free_segment(slots, start_pos=start_pos)
 
     def clear(self) -> None:
@@ -207,6 +210,13 @@ class DevicePagedAllocator(DefersFrees[DeviceRelease]):
         else:
             self.free_group.append(DeviceRelease(pool, pool.park(pages)))
 
+    def _aligned(self, pairs: Iterable[Segment]) -> list[Segment]:
+        """Segments all of which start on a page boundary."""
+        segments = list(pairs)
+        for _, start_pos in segments:
+            require_page_start(start_pos, self.page_size)
+        return segments
+
     def _segment(self, pool: DeviceFreeList, slots: Integers) -> torch.Tensor:
         """The pages of a stretch of a row that starts on a page boundary: a tensor of our own."""
         indices = self._sender.indices(slots)
@@ -215,12 +225,24 @@ class DevicePagedAllocator(DefersFrees[DeviceRelease]):
             pool.checks.segment(indices, pages, self.page_size)
         return pages
 
-    def _plan(self, prefix: IntArray, seq: IntArray, out: np.ndarray) -> tuple[int, int]:
-        """How many slots and pages rows need that are to grow; the rest for the device goes to `out`."""
-        bad, num_slots, num_pages = device_rows.plan_rows(prefix, seq, self.page_size, self._free_list.num_free, out)
+    def _rows(self, prefix_lens: Integers, seq_lens: Integers, last_locs: Integers) -> _Rows:
+        """Check rows that are to grow, and plan it."""
+        prefix, seq = self._lengths(prefix_lens, "prefix_lens"), self._lengths(seq_lens, "seq_lens")
+        last = self._last_slots(last_locs, prefix.size, seq.size)
+        plan = np.empty((device_rows.ROW_COLUMNS, seq.size), dtype=np.int64)
+        num_free = self._free_list.num_free
+        bad, num_slots, num_pages = device_rows.plan_rows(prefix, seq, self.page_size, num_free, plan)
         if bad >= 0:
             refuse_lengths(bad, int(prefix[bad]), int(seq[bad]))
-        return num_slots, num_pages
+        return _Rows(prefix, seq, last, plan, num_slots, num_pages)
+
+    def _grow(self, rows: _Rows, pages: torch.Tensor | None) -> torch.Tensor | None:
+        """The rows' new slots, if there are pages for them."""
+        if pages is None:
+            return None
+        self._check_rows(rows.prefix, rows.seq, rows.last)
+        plan = self._sender.send(rows.plan)
+        return self._ops.extend_slots(plan, rows.last, pages, self.page_size, rows.num_slots)
 
     def _check_rows(self, prefix: IntArray, seq: IntArray, last: torch.Tensor) -> None:
         """Have the device look at where rows grow, if it is to look at anything."""

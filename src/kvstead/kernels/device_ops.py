@@ -94,10 +94,14 @@ def first_seen(slots: torch.Tensor, page_size: int, marks: torch.Tensor) -> tupl
     a tensor as long as `slots`, and how many they are, [1]. O(slots).
     """
     pages = torch.div(slots, page_size, rounding_mode="floor")
-    is_first = first_ones(pages, marks)
-    ranks = is_first.cumsum(0)
-    places = torch.where(is_first, ranks - 1, slots.numel())  # one place too many takes all that was seen before
-    together = torch.empty(slots.numel() + 1, device=slots.device, dtype=slots.dtype).scatter_(0, places, pages)
+    return compact(pages, first_ones(pages, marks))
+
+
+def compact(values: torch.Tensor, keep: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """The values to keep, in front of a tensor as long as `values`, and how many they are, [1]. O(values)."""
+    ranks = keep.cumsum(0)
+    places = torch.where(keep, ranks - 1, values.numel())  # one place too many takes all the others
+    together = torch.empty(values.numel() + 1, device=values.device, dtype=values.dtype).scatter_(0, places, values)
     return together[:-1], ranks[-1:]
 
 

@@ -93,14 +93,14 @@ class DeviceFreeList:
 
     def give(self, pages: torch.Tensor) -> None:
         """Make live, distinct pages available again. Raises `DoubleFree` for more than are live."""
-        self._require_held(pages.numel())
+        self.require_held(pages.numel())
         if self.checks is not None:
             self.checks.leave(pages, FREE)
         self._list(pages)
 
     def park(self, pages: torch.Tensor) -> torch.Tensor:
         """Make live, distinct pages parked; the tensor is the list's from now on, and returned. Raises as `give`."""
-        self._require_held(pages.numel())
+        self.require_held(pages.numel())
         if self.checks is not None:
             self.checks.leave(pages, PARKED)
         self.num_parked += pages.numel()
@@ -118,6 +118,14 @@ class DeviceFreeList:
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """The pages of slots in any order, each once: as `DeviceOps.first_seen`."""
         return ops.first_seen(slots, page_size, self.marks)
+
+    def require_held(self, num_pages: int) -> None:
+        """Raise `DoubleFree` when fewer pages than that are live."""
+        if num_pages > self.num_live:
+            raise DoubleFree(
+                f"{num_pages} pages were to be freed where {self.num_live} of {self.num_pages} are held. Free each "
+                "page once: drop the row's slots when its request ends."
+            )
 
     def contents(self) -> torch.Tensor:
         """All free pages in the order in which they lie in the ring: a new tensor. O(free pages)."""
@@ -149,13 +157,6 @@ class DeviceFreeList:
             raise AuditError(
                 f"pages {wrong} are listed as free, but twice, or are held by somebody, or are none of this pool's. "
                 "Free each page once; make the allocator with checked=True to learn which page was the first."
-            )
-
-    def _require_held(self, num_pages: int) -> None:
-        if num_pages > self.num_live:
-            raise DoubleFree(
-                f"{num_pages} pages were to be freed where {self.num_live} of {self.num_pages} are held. Free each "
-                "page once: drop the row's slots when its request ends."
             )
 
     def _listed(self, num_pages: int) -> torch.Tensor:
