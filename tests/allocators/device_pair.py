@@ -162,7 +162,7 @@ class DeviceWindowPair(DevicePair):
         host, device = self.host, self.device
         for count in ("full_available_size", "swa_available_size", "swa_parked_size", "swa_live_size"):
             assert getattr(host, count)() == getattr(device, count)(), count
-        assert device.free_window_pages().tolist() == host._windows.contents().tolist()
+        assert device.window_free_pages().tolist() == host._windows.contents().tolist()
         assert device.window_pages is self.mapping
         assert device.window_pages.tolist() == host.window_pages.tolist()
 

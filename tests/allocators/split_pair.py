@@ -38,7 +38,7 @@ class SplitModel(WindowModel):
 
     def free_window(self, window_slots):
         """Loose pages go."""
-        pages = sorted({slot // self.page_size for slot in window_slots})
+        pages = list(dict.fromkeys(slot // self.page_size for slot in window_slots))
         for page in pages:
             self._check_loose(page)
         self.windows._release([pages])

@@ -116,11 +116,11 @@ MISUSE = {
 def test_what_the_host_sees_is_refused_and_changes_nothing(misuse):
     """Misuse that shows in counts and positions raises at once, and both sides are as they were."""
     device = start()
-    before = device.free_pages().tolist(), device.free_window_pages().tolist(), device.window_pages.tolist()
+    before = device.free_pages().tolist(), device.window_free_pages().tolist(), device.window_pages.tolist()
     call, error = MISUSE[misuse]
     with pytest.raises(error, match=r"\. [A-Z]"):
         call(device)
-    after = device.free_pages().tolist(), device.free_window_pages().tolist(), device.window_pages.tolist()
+    after = device.free_pages().tolist(), device.window_free_pages().tolist(), device.window_pages.tolist()
     assert after == before
     device.audit()
 

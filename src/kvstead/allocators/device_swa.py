@@ -55,10 +55,7 @@ class DeviceSWAAllocator(DevicePagedAllocator):
         super().__init__(full_size, page_size, device=device, order=order, index_dtype=index_dtype, checked=checked)
         if swa_size < 0:
             raise InvalidSize(f"swa_size is {swa_size}. The window side has 0 slots or more.")
-        self._windows = DeviceFreeList(swa_size // page_size, order, self.device, index_dtype, checked=checked)
-        self.swa_size = self.num_window_pages * page_size
-        self.window_pages = torch.zeros(self.num_pages + 2, dtype=index_dtype, device=self.device)
-        self.window_pages[-1:].fill_(-1)
+        self._pair(DeviceFreeList(swa_size // page_size, order, self.device, index_dtype, checked=checked))
 
     @property
     def num_window_pages(self) -> int:
@@ -85,7 +82,7 @@ class DeviceSWAAllocator(DevicePagedAllocator):
         """Window slots that somebody holds, in whole pages."""
         return self._windows.num_live * self.page_size
 
-    def free_window_pages(self) -> torch.Tensor:
+    def window_free_pages(self) -> torch.Tensor:
         """As `free_pages`, of the window side."""
         return self._windows.contents()
 
@@ -197,11 +194,22 @@ class DeviceSWAAllocator(DevicePagedAllocator):
         super().audit()
         parked = [release.pages for release in self.free_group or () if release.pool is self._windows]
         owners = self.window_pages[:-1].nonzero()[:, 0]
-        seen = torch.cat((self.window_pages[owners], self._windows.contents(), *parked)).sort().values
+        seen = torch.cat((self._held_windows(), self._windows.contents(), *parked)).sort().values
         if seen.tolist() != list(range(1, self.num_window_pages + 1)):
             raise AuditError("the window pages that are live are not those mapped. Only the allocator maps pages.")
         if torch.isin(owners, self.free_pages()).any():
             raise AuditError("a page that is free has a window page. Free such pages with free_segment, or by free.")
+
+    def _pair(self, window_pages: DeviceFreeList) -> None:
+        """Start with a window side beside the full side."""
+        self._windows = window_pages
+        self.swa_size = window_pages.num_pages * self.page_size
+        self.window_pages = torch.zeros(self.num_pages + 2, dtype=self.index_dtype, device=self.device)
+        self.window_pages[-1:].fill_(-1)
+
+    def _held_windows(self) -> torch.Tensor:
+        """The window pages that somebody holds, in any order: those mapped."""
+        return self.window_pages[self.window_pages[:-1].nonzero()[:, 0]]
 
     def _pools(self) -> tuple[DeviceFreeList, ...]:
         return (self._free_list, self._windows)

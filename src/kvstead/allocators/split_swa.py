@@ -44,16 +44,16 @@ class SplitSWAAllocator(SWAAllocator):
         return to_device(all_slots(pages, self.page_size), self.device)
 
     def free_window(self, window_slots: Integers) -> None:
-        """Give back the loose window pages that `window_slots` lie in, each once.
+        """Give back the loose window pages that `window_slots` lie in, each once, in the order first seen.
 
         Raises `ForeignPage` or `DoubleFree` for a page that nobody holds, `WindowTaken` for a peer; then nothing is
         changed.
         """
-        pages = np.unique(to_host(window_slots) // self.page_size)
-        for page in pages.tolist():
+        pages = list(dict.fromkeys((to_host(window_slots) // self.page_size).tolist()))
+        for page in pages:
             self._require_loose(page)
-        if pages.size:
-            self._free_pages(self._windows, pages)
+        if pages:
+            self._free_pages(self._windows, np.array(pages, dtype=np.int64))
             self._loose[pages] = False
 
     def detach_windows(self, slots: Integers) -> None:
