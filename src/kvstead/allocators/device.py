@@ -20,8 +20,9 @@ from kvstead.allocators.base import Segment
 from kvstead.allocators.deferring import DefersFrees
 from kvstead.allocators.requests import refuse_lengths, refuse_shapes, require_page_start, require_pool, whole_pages
 from kvstead.errors import AuditError, InvalidSize
-from kvstead.kernels import device_ops, device_rows
+from kvstead.kernels import device_rows
 from kvstead.kernels.arrays import Integers, to_host
+from kvstead.kernels.choice import ops_for
 from kvstead.kernels.jit import IntArray
 from kvstead.kernels.sending import Sender
 from kvstead.pages.device_free_list import DeviceFreeList, DeviceRelease
@@ -76,7 +77,7 @@ class DevicePagedAllocator(DefersFrees[DeviceRelease]):
         self.device = torch.device(device)
         self.index_dtype = index_dtype
         self.free_group = None
-        self._ops: device_ops.DeviceOps = device_ops
+        self._ops = ops_for(self.device)
         self._sender = Sender(self.device, index_dtype)
         self._free_list = DeviceFreeList(size // page_size, order, self.device, index_dtype, checked=checked)
         self.size = self.num_pages * page_size

@@ -1,0 +1,62 @@
+"""Triton's kernels, through its interpreter, and on the GPU where there is one."""
+
+import os
+import subprocess
+import sys
+from importlib.util import find_spec
+
+import pytest
+import torch
+
+from kvstead.kernels import choice, device_ops
+from paths import ROOT
+
+PEERS = ROOT / ".venv" / "peers" / "bin" / "python"  # has Triton, which is too large (1 GB) to ask of every developer
+
+
+def compare(num_rounds, **settings):
+    """Run the comparison in an interpreter that has Triton."""
+    python = sys.executable if find_spec("triton") else PEERS
+    if not os.access(python, os.X_OK):
+        pytest.skip("Triton is installed neither here nor in the interpreter of the peers (benchmarks/peers.py)")
+    paths = [ROOT / "src", ROOT / "tests" / "allocators"]
+    done = subprocess.run(  # noqa: S603
+        [python, str(ROOT / "tests" / "kernels" / "triton_twin.py"), str(num_rounds)],
+        env=os.environ | {"PYTHONPATH": os.pathsep.join(map(str, paths)), **settings},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.stdout.endswith("equal\n"), done.stderr
+
+
+def test_triton_says_what_torch_says():
+    """Every kernel gives the torch answer, and an allocator on them the host's, in Triton's interpreter."""
+    compare(4, TRITON_INTERPRET="1")
+
+
+@pytest.mark.soak
+def test_triton_says_what_torch_says_for_long():
+    """The same, many times over."""
+    compare(100, TRITON_INTERPRET="1")
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no GPU here")
+def test_triton_says_what_torch_says_on_a_gpu():
+    """The same for compiled kernels."""
+    compare(30, TRITON_INTERPRET="0")
+
+
+def test_triton_is_for_cuda_only():
+    """A CPU and devices of other makers get plain torch, whatever is installed."""
+    for device in ("cpu", "meta", "xpu"):
+        assert choice.ops_for(torch.device(device)) is device_ops
+
+
+@pytest.mark.parametrize("is_there", [False, True])
+def test_cuda_gets_triton_where_it_is_installed(monkeypatch, is_there):
+    """A CUDA device without Triton works on plain torch."""
+    monkeypatch.setattr(choice, "find_spec", lambda _name: object() if is_there else None)
+    monkeypatch.setattr(choice, "import_module", lambda name: name)
+    chosen = choice.ops_for(torch.device("cuda"))
+    assert chosen == ("kvstead.kernels.triton_ops" if is_there else device_ops)
