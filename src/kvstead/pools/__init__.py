@@ -5,6 +5,7 @@ from kvstead.pools.byte_arena import ByteArena
 from kvstead.pools.entries import state_spec, token_spec
 from kvstead.pools.entry_spec import EntrySpec, Place
 from kvstead.pools.kv_pool import KVPool, TokenTensors
+from kvstead.pools.mirror import DeviceMirror
 from kvstead.pools.request_table import RequestTable
 from kvstead.pools.state_pool import ArenaStatePool, StatePool
 
@@ -12,6 +13,7 @@ __all__ = [
     "ArenaKVPool",
     "ArenaStatePool",
     "ByteArena",
+    "DeviceMirror",
     "EntrySpec",
     "KVPool",
     "Place",
