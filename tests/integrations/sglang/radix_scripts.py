@@ -121,19 +121,48 @@ def same(answers):
     return answers[0]
 
 
-def run_script(sides, page_size, seed, num_steps=120):
+def one_key(rng, page_size):
+    """A key that parts from others anywhere."""
+    return [[rng.randrange(2) for _ in range(rng.randrange(1, 6 * page_size + 4))]]
+
+
+def key_by_nodes(rng, page_size):
+    """All beginnings of a key that parts from others only where a stretch of two pages ends."""
+    step = 2 * page_size
+    tokens = [chunk for chunk in [rng.randrange(3) for _ in range(rng.randrange(1, 5))] for _ in range(step)]
+    return [tokens[:end] for end in range(step, len(tokens) + 1, step)]
+
+
+def run_script(sides, page_size, seed):
     """Match, insert, lock, unlock and evict at random, and compare lengths, changes and all figures at every step."""
+    play(sides, page_size, seed, one_key, lambda rng: rng.randrange(1, 4 * page_size))
+
+
+def run_script_of_whole_evictions(sides, page_size, seed):
+    """The same, but an eviction takes all that it may, whatever goes first."""
+    play(sides, page_size, seed, one_key, lambda _: SIZE)
+
+
+def run_script_of_whole_nodes(sides, page_size, seed):
+    """The same, on keys that never part inside a node: every stretch is inserted before the next."""
+    play(sides, page_size, seed, key_by_nodes, lambda rng: rng.randrange(1, 4 * page_size))
+
+
+def play(sides, page_size, seed, make_keys, how_much):
+    """A script of random operations. make_keys: what an insertion inserts; the rest is about the last of it."""
     rng = random.Random(seed)
     locks = []
-    for _ in range(num_steps):
-        tokens = [rng.randrange(2) for _ in range(rng.randrange(1, 6 * page_size + 4))]
+    for _ in range(120):
+        keys = make_keys(rng, page_size)
+        tokens = keys[-1]
         namespace = rng.choice(NAMESPACES[: rng.choice((1, 4))])
         kind = rng.choices(("match", "insert", "lock", "unlock", "evict"), (2, 4, 2, 2, 1))[0]
         if kind == "match":
             same([side.match(tokens, namespace)[0] for side in sides])
         elif kind == "insert":
             priority = rng.randrange(3)
-            same([side.insert(tokens, namespace, priority) for side in sides])
+            for key in keys:
+                same([side.insert(key, namespace, priority) for side in sides])
         elif kind == "lock":
             results = [side.lock(tokens, namespace) for side in sides]
             same([(length, delta) for length, _, delta in results])
@@ -142,7 +171,7 @@ def run_script(sides, page_size, seed, num_steps=120):
             handles = locks.pop(rng.randrange(len(locks)))
             same([side.unlock(handle) for side, handle in zip(sides, handles, strict=True)])
         elif kind == "evict":
-            num_tokens = rng.randrange(1, 4 * page_size)
+            num_tokens = how_much(rng)
             same([side.evict(num_tokens) for side in sides])
         same([side.figures() for side in sides])
     for handles in locks:

@@ -51,9 +51,11 @@ class InsertParams:
 
 @dataclass(slots=True)
 class EvictParams:
-    """How many tokens are wanted back."""
+    """How many tokens, window slots and states are wanted back."""
 
     num_tokens: int = 0
+    swa_num_tokens: int = 0
+    mamba_num: int = 0
 
 
 class MatchResult(NamedTuple):
@@ -74,9 +76,11 @@ class InsertResult(NamedTuple):
 
 
 class EvictResult(NamedTuple):
-    """Tokens given back."""
+    """Tokens, window slots and states given back."""
 
     num_tokens_evicted: int = 0
+    swa_num_tokens_evicted: int = 0
+    mamba_num_evicted: int = 0
 
 
 class IncLockRefResult(NamedTuple):

@@ -1,0 +1,79 @@
+"""Pages of one pool under the ids that the allocator of another pool hands out."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import numpy as np
+
+from kvstead.allocators.base import Segment
+from kvstead.allocators.deferring import DefersFrees
+from kvstead.allocators.requests import require_page_start
+from kvstead.arena import PoolChain
+from kvstead.errors import InvalidSize
+from kvstead.kernels.arrays import Integers, to_host
+from kvstead.kernels.jit import IntArray
+
+
+class GuestPages(DefersFrees[tuple["GuestPages", IntArray]]):
+    """The pool `pool` of `chain`, for a caller who brings the ids; nobody else may take from it.
+
+    Frees, groups and errors are those of a `kvstead.allocators.Allocator`.
+    """
+
+    def __init__(self, chain: PoolChain, pool: str) -> None:
+        self.free_group = None
+        self.page_size = chain.page_size(pool)
+        self.num_pages = chain.num_ids(pool)
+        self._chain = chain
+        self._pool = pool
+
+    def available_size(self) -> int:
+        """Slots that `take` has room for now."""
+        return self._chain.capacity((self._pool,)) * self.page_size
+
+    def take(self, virtual_pages: Integers) -> None:
+        """Give free ids a page each, int64[k]. Raises `ForeignPage` for other ids, `InvalidSize` without room."""
+        pages = to_host(virtual_pages)
+        if self._chain.take(self._pool, pages) is None:
+            raise InvalidSize(
+                f"{pages.size} pages of pool {self._pool!r} are wanted, and there is room for "
+                f"{self.available_size() // self.page_size}. Ask available_size first."
+            )
+
+    def free(self, slots: Integers) -> None:
+        """Give back the pages that `slots` lie in. Raises `ForeignPage` or `DoubleFree`, with nothing changed."""
+        pages = np.unique(to_host(slots) // self.page_size)
+        if not pages.size:
+            return
+        if self.free_group is None:
+            self._chain.release(self._pool, pages)
+        else:
+            self._chain.park(self._pool, pages)
+            self.free_group.append((self, pages))
+
+    def free_segment(self, slots: Integers, *, start_pos: int) -> None:
+        """Give back a stretch of a row, whole pages at a time."""
+        require_page_start(start_pos, self.page_size)
+        self.free(slots)
+
+    def free_segments(self, pairs: Iterable[Segment]) -> None:
+        """Give back several stretches, (slots, start_pos) each, all or none."""
+        arrays = []
+        for slots, start_pos in pairs:
+            require_page_start(start_pos, self.page_size)
+            arrays.append(to_host(slots))
+        self.free(np.concatenate([np.empty(0, dtype=np.int64), *arrays]))
+
+    def unpark(self, pages: IntArray) -> None:
+        """Make parked pages available."""
+        self._chain.unpark(self._pool, pages)
+
+    def clear(self) -> None:
+        """Every page is free again, whoever held it; an open group is dropped."""
+        self.free_group = None
+        self._chain.clear(self._pool)
+
+    def audit(self) -> None:
+        """Audit the chain. Raises `AuditError`."""
+        self._chain.audit()

@@ -1,0 +1,80 @@
+"""SGLang's allocator for models with full layers and states in one unified buffer."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from kvstead.allocators import UnifiedMambaAllocator
+from kvstead.integrations.sglang.allocator.unified_shared import UnifiedStateAllocator
+from kvstead.integrations.sglang.allocator.unified_sides import FullArenaSide, StateArenaSide
+from kvstead.integrations.sglang.unified_memory_pool import UnifiedKVPool
+
+
+class UnifiedMambaTokenToKVPoolAllocator(UnifiedStateAllocator):
+    """Slots for tokens in the pool "full" of `unified_buffer`, and for states in "mamba", one a request.
+
+    kvcache: has `full_kv_pool` and `mamba_pool`. page_size: the buffer's. lazy_compaction, forward_stream: as for
+    `MultiEndedAllocator`. Raises `LayoutError` for another page size than the buffer's, or other pools.
+    """
+
+    core: UnifiedMambaAllocator
+
+    def __init__(
+        self,
+        *,
+        unified_buffer: UnifiedKVPool,
+        kvcache: Any,
+        device: str,
+        page_size: int = 1,
+        need_sort: bool = False,
+        forward_stream: Any = None,
+        lazy_compaction: bool = False,
+    ) -> None:
+        self.unified_buffer = unified_buffer
+        unified_buffer.compact_lazily(lazy_compaction, forward_stream)
+        super().__init__(0, page_size, unified_buffer.spec("full").get_dtype(), device, kvcache, need_sort)
+        self.full_attn_allocator = FullArenaSide(self, "full", kvcache.full_kv_pool)
+        self.mamba_allocator = StateArenaSide(self, "mamba", kvcache.mamba_pool)
+        self.full_attn_allocator.require_page_size(page_size)
+
+    @property
+    def size(self) -> int:
+        """Slots that are available or in use: what the states leave."""
+        return self.available_size() + self.full_attn_allocator.allocated_count()
+
+    @size.setter
+    def size(self, value: int) -> None:
+        """Nothing: the bytes say it."""
+
+    @property
+    def size_full(self) -> int:
+        """Slots on the full side's grid."""
+        return self.full_attn_allocator.max_slots - 1
+
+    @property
+    def size_mamba(self) -> int:
+        """States on their grid."""
+        return self.mamba_allocator.max_slots - 1
+
+    def full_available_size(self) -> int:
+        """As `available_size`."""
+        return self.available_size()
+
+    def get_cpu_copy(self, indices: torch.Tensor, mamba_indices: Any = None, req_pool_index: Any = None) -> Any:
+        """A copy of entries on the host, made by the pool, which goes by physical slots."""
+        return super().get_cpu_copy(self.translate_kv_loc(indices), mamba_indices, req_pool_index)
+
+    def load_cpu_copy(
+        self, kv_cache_cpu: Any, indices: torch.Tensor, mamba_indices: Any = None, req_pool_index: Any = None
+    ) -> Any:
+        """Write such a copy back to `indices`."""
+        return super().load_cpu_copy(kv_cache_cpu, self.translate_kv_loc(indices), mamba_indices, req_pool_index)
+
+    def debug_print(self) -> str:
+        """Figures for the scheduler's log line."""
+        return f"#available: {self.available_size()}, #mamba-available: {self.mamba_allocator.available_size()}, "
+
+    def _new_core(self) -> UnifiedMambaAllocator:
+        return UnifiedMambaAllocator.over(self.unified_buffer.chain, order="fifo")
