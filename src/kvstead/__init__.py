@@ -17,6 +17,8 @@ _HOMES = {
     "PureSWAAllocator": "kvstead.allocators",
     "SWAAllocator": "kvstead.allocators",
     "TokenAllocator": "kvstead.allocators",
+    "HiSparseAllocator": "kvstead.allocators",
+    "CompressedHiSparseAllocator": "kvstead.allocators",
     "MultiEndedAllocator": "kvstead.allocators",
     "StateAllocator": "kvstead.allocators",
     "UnifiedSWAAllocator": "kvstead.allocators",
@@ -29,9 +31,11 @@ _HOMES = {
     "KVCacheManager": "kvstead.engine",
     "Request": "kvstead.engine",
     "Scheduler": "kvstead.engine",
+    "LLM": "kvstead.integrations.transformers",
+    "SamplingParams": "kvstead.integrations.transformers",
 }
 
-__all__ = list(_HOMES)
+__all__ = [name for name, home in _HOMES.items() if ".integrations." not in home]  # `import *` needs no extra
 
 
 def __getattr__(name: str) -> Any:

@@ -49,6 +49,10 @@ class AllocatorModel:
         """Pages freed in the open group."""
         return sum(len(pages) for pages in self.group or [])
 
+    def available(self):
+        """Tokens that whole pages could be handed out for."""
+        return len(self.free_pages) * self.page_size
+
     def owners(self):
         """Live pages by tag."""
         tags = list(self.live.values())

@@ -2,11 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import numpy as np
 import torch
 from allocator_model import AllocatorModel
 
-from kvstead.allocators import PagedAllocator, SWAAllocator, TokenAllocator
+from kvstead.allocators import (
+    CompressedHiSparseAllocator,
+    HiSparseAllocator,
+    PagedAllocator,
+    SWAAllocator,
+    TokenAllocator,
+)
 from kvstead.errors import KVSteadError
 from kvstead.pages.queues import PageBitmap
 
@@ -50,7 +58,8 @@ def group_pages(allocator, pool):
 
 def snapshot(allocator):
     """All of an allocator's books: states, tags, counts, the free list in order, and the group; and who has a peer."""
-    return (*(_snapshot(allocator, pool) for pool in allocator._pools()), plain_window_pages(allocator))
+    pools = (_snapshot(allocator, pool) for pool in allocator._pools())
+    return (*pools, plain_window_pages(allocator), plain_device_pages(allocator))
 
 
 def _snapshot(allocator, pool):
@@ -65,11 +74,30 @@ def plain_window_pages(allocator):
     return allocator.window_pages.tolist() if isinstance(allocator, SWAAllocator) else None
 
 
+def plain_device_pages(allocator):
+    """The mapping to the device side and how full it is, of an allocator that has one."""
+    if not isinstance(allocator, HiSparseAllocator | CompressedHiSparseAllocator):
+        return None
+    lens = zip(allocator.device_pages.tolist(), allocator._hot_lens.tolist(), strict=True)
+    return [(page, length if page > 0 else 0) for page, length in lens]
+
+
 class Pair:
     """Does everything twice and insists on one answer, one error and one state.
 
     Tensors that come out are overwritten by the test, as are those that went in: the allocator may depend on neither.
     """
+
+    real_names: Mapping[str, str] = {  # of operations that the model calls by shorter names
+        "begin": "free_group_begin",
+        "end": "free_group_end",
+        "extend": "alloc_extend",
+        "decode": "alloc_decode",
+        "tail": "alloc_extend_swa_tail",
+        "logical_only": "alloc_logical_only",
+        "buffer": "alloc_device_buffer",
+        "free_indices": "free_hisparse_indices",
+    }
 
     def __init__(self, size, page_size, order, *, cls=PagedAllocator):
         args = (size,) if cls is TokenAllocator else (size, page_size)
@@ -144,10 +172,9 @@ class Pair:
 
     def replay(self, path):
         """Repeat operations, (name, arguments) each, that agreed before, without comparing."""
-        names = {"begin": "free_group_begin", "end": "free_group_end", "tail": "alloc_extend_swa_tail"}
         for name, *args in path:
             getattr(self.model, name)(*args)
-            getattr(self.real, names.get(name, name))(*args)
+            getattr(self.real, self.real_names.get(name, name))(*args)
         self.books = snapshot(self.real)
 
     def look(self):
@@ -161,7 +188,7 @@ class Pair:
         assert real.page_states().tolist() == model.states()
         assert real._free_list.contents().tolist() == model.free_pages
         assert group_pages(real, real._free_list) == model.group
-        assert real.available_size() == len(model.free_pages) * page_size
+        assert real.available_size() == model.available()
         assert real.parked_size() == model.num_parked() * page_size
         assert real.owners() == model.owners()
         real.audit()

@@ -32,6 +32,14 @@ class WindowModel(AllocatorModel):
             found.append(-1 if slot == -1 else self.peers[page] * self.page_size + offset if page in self.peers else 0)
         return found
 
+    def available(self):
+        """Tokens that both sides have room for."""
+        return min(self.full_available(), self.windows.available())
+
+    def full_available(self):
+        """Tokens that the full side has room for."""
+        return super().available()
+
     # Handing out.
 
     def tail(self, prefix_lens, seq_lens, last_locs, tail_len, owners=None):

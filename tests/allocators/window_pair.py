@@ -106,9 +106,9 @@ class WindowPair(Pair):
         assert real._windows.contents().tolist() == model.windows.free_pages
         assert group_pages(real, real._free_list) == model.group
         assert group_pages(real, real._windows) == model.windows.group
-        assert real.full_available_size() == len(model.free_pages) * page_size
+        assert real.full_available_size() == model.full_available()
         assert real.swa_available_size() == len(model.windows.free_pages) * page_size
-        assert real.available_size() == min(real.full_available_size(), real.swa_available_size())
+        assert real.available_size() == model.available()
         assert real.parked_size() == model.num_parked() * page_size
         assert real.swa_parked_size() == model.windows.num_parked() * page_size
         assert real.owners() == model.owners()

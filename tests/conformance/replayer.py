@@ -280,6 +280,13 @@ class PureWindow(OnePool):
         buffer.fill_(_JUNK)
         self._forget(op["slots"])
 
+    def free_swa_segment(self, op: Op) -> None:
+        """The same as `free_segment`."""
+        buffer = self._buffer(op["slots"])
+        self.allocator.free_swa_segment(buffer, start_pos=op["start_pos"])
+        buffer.fill_(_JUNK)
+        self._forget(op["slots"])
+
     def free_full(self, op: Op) -> None:
         """Nothing."""
         self.allocator.free_full(self.pages.translate_known(op["slots"]))
@@ -289,7 +296,85 @@ class PureWindow(OnePool):
         self.allocator.free_full_segment(self.pages.translate_known(op["slots"]), start_pos=op["start_pos"])
 
 
-DRIVERS: dict[str, type[OnePool]] = {"token": OnePool, "paged": OnePool, "swa": TwoPools, "pure_swa": PureWindow}
+class HotPools(OnePool):
+    """Puts the ops of the class with a device side to ours: a renaming for each side, and who owns which pages."""
+
+    def __init__(self, allocator: Allocator, *, exact: bool) -> None:
+        super().__init__(allocator, exact=exact)
+        self.devices = Renaming(allocator.page_size, exact=exact)
+        self.hot: dict[int, int] = {}  # recorded device page of each recorded logical page that has one
+
+    def counts(self) -> dict[str, int]:
+        """Both sides, and the shorter of them."""
+        logical, device = self.allocator.logical_available_size(), self.allocator.device_available_size()
+        return {**super().counts(), "logical_available": logical, "device_available": device}
+
+    def alloc_logical_only(self, op: Op) -> None:
+        """Rows that grow on the host alone."""
+        last = self.pages.translate(op["last_locs"])
+        self._compare(op, self.allocator.alloc_logical_only(op["prefix_lens"], op["seq_lens"], last))
+
+    def alloc_device_buffer(self, op: Op) -> None:
+        """The device side of a row as a buffer of its own."""
+        buffer = self._buffer(op["slots"])
+        got = self.allocator.alloc_device_buffer(buffer, op["n"])
+        buffer.fill_(_JUNK)
+        recorded = op["result"]
+        assert (got is None) == (recorded is None), f"a buffer is {got} instead of {recorded}"
+        if recorded is not None:
+            lost = self._leave_devices(op["slots"]) - {slot // self.pages.page_size for slot in recorded}
+            self._free_devices(lost)
+            self.devices.learn(recorded, got.tolist())
+
+    def free_hisparse_indices(self, op: Op) -> None:
+        """The end of a buffer."""
+        buffer = torch.tensor(self.devices.translate(op["slots"]), dtype=torch.int64)
+        self.allocator.free_hisparse_indices(buffer)
+        buffer.fill_(_JUNK)
+        self._free_devices({slot // self.pages.page_size for slot in op["slots"]})
+
+    def translate(self, op: Op) -> None:
+        """Device slots of logical ones."""
+        got = self.allocator.device_slots(self.pages.translate(op["slots"])).tolist()
+        expected = [slot and self.devices.translate([slot])[0] for slot in op["result"]]
+        assert got == expected, f"device slots {got} instead of {expected}"
+
+    def clear(self, op: Op) -> None:
+        """Both sides are fresh, and nothing is on the device."""
+        super().clear(op)
+        self.devices.clear()
+        self.hot.clear()
+
+    def _forget(self, slots: list[int]) -> None:
+        self._free_devices(self._leave_devices(slots))
+        super()._forget(slots)
+
+    def _leave_devices(self, slots: list[int]) -> set[int]:
+        size = self.pages.page_size
+        return {self.hot.pop(page) for page in {slot // size for slot in slots} if page in self.hot}
+
+    def _free_devices(self, pages: set[int]) -> None:
+        self.devices.forget([page * self.pages.page_size for page in pages], into_group=False)
+
+    def _compare(self, op: Op, got: torch.Tensor | None) -> None:
+        super()._compare(op, got)
+        if got is None:
+            return
+        size = self.pages.page_size
+        recorded = op.get("device", [0] * len(got))
+        ours = self.allocator.device_slots(got).tolist()
+        assert [slot > 0 for slot in ours] == [slot > 0 for slot in recorded], f"device slots {ours} for {recorded}"
+        self.devices.learn([slot for slot in recorded if slot], [slot for slot in ours if slot])
+        self.hot |= {page // size: slot // size for page, slot in zip(op["result"], recorded, strict=True) if slot}
+
+
+DRIVERS: dict[str, type[OnePool]] = {
+    "token": OnePool,
+    "paged": OnePool,
+    "swa": TwoPools,
+    "pure_swa": PureWindow,
+    "hisparse": HotPools,
+}
 
 
 def replay(script: Script, allocator: Allocator, *, exact: bool = False) -> None:

@@ -2,11 +2,26 @@ import pytest
 import torch
 from replayer import Op, Script, read_scripts, replay
 
-from kvstead.allocators import Allocator, PagedAllocator, PureSWAAllocator, SWAAllocator, TokenAllocator
+from kvstead.allocators import (
+    Allocator,
+    HiSparseAllocator,
+    PagedAllocator,
+    PureSWAAllocator,
+    SWAAllocator,
+    TokenAllocator,
+)
 from paths import SHARED, needs_shared
 
 VECTORS = SHARED / "conformance"
-SCRIPTS_IN = {"token_fifo": 51, "token_sorted": 40, "paged_lifo": 110, "paged_sorted": 62, "swa": 85, "pure_swa": 34}
+SCRIPTS_IN = {
+    "token_fifo": 51,
+    "token_sorted": 40,
+    "paged_lifo": 110,
+    "paged_sorted": 62,
+    "swa": 85,
+    "pure_swa": 34,
+    "hisparse": 34,
+}
 LOWEST_IN = {"token_sorted": 20, "paged_sorted": 32}
 
 
@@ -20,6 +35,8 @@ def subjects(script: Script, order: str) -> list[Allocator]:
     """Every class of ours that claims to answer a script; at page size 1 a pool without windows has two."""
     if script.kind == "swa":
         return [SWAAllocator(script.size, script.swa_size, script.page_size, order=order)]
+    if script.kind == "hisparse":
+        return [HiSparseAllocator(script.size, script.page_size, order=order)]
     if script.kind == "pure_swa":
         return [PureSWAAllocator(script.size, script.page_size, order=order)]
     paged = PagedAllocator(script.size, script.page_size, order=order)
@@ -328,3 +345,80 @@ def test_replay_finds_faults_of_the_pure_window(faulty, complaint):
     replay(PURE_LIFE, PureSWAAllocator(PURE_LIFE.size, PURE_LIFE.page_size))
     with pytest.raises(AssertionError, match=complaint):
         replay(PURE_LIFE, faulty(PURE_LIFE.size, PURE_LIFE.page_size))
+
+
+def tiers(name: str, logical_available: int, device_available: int, **fields: object) -> Op:
+    available = min(logical_available, device_available)
+    sides = {"logical_available": logical_available, "device_available": device_available}
+    return op(name, **{"available": available, **sides, **fields})
+
+
+DEVICE_LIFE = Script(
+    "device life",
+    "hisparse",
+    size=6,
+    page_size=2,
+    always_lowest=False,
+    ops=[
+        tiers("alloc_extend", 8, 2, prefix_lens=[0], seq_lens=[3], last_locs=[-1], result=[2, 3, 4], device=[2, 3, 4]),
+        tiers("alloc_decode", 8, 2, seq_lens=[4], last_locs=[4], result=[5], device=[0]),
+        tiers("translate", 8, 2, slots=[-1, 4, 5], result=[-1, 4, 0]),
+        tiers("group_begin", 8, 2),
+        tiers("alloc_device_buffer", 8, 4, slots=[2, 3, 4, 5], n=2, result=[2, 3]),
+        tiers("translate", 8, 4, slots=[2, 4], result=[0, 0]),
+        tiers("alloc_logical_only", 4, 4, prefix_lens=[4], seq_lens=[7], last_locs=[5], result=[6, 7, 8]),
+        tiers("free", 8, 4, slots=[6, 7, 8]),
+        tiers("group_end", 8, 4),
+        tiers("free_hisparse_indices", 8, 6, slots=[2, 3]),
+        tiers("alloc_extend", 8, 6, prefix_lens=[0], seq_lens=[7], last_locs=[-1], result=None),
+    ],
+)
+
+
+class WaitsForTheGroup(HiSparseAllocator):
+    """Parks what it frees inside a group."""
+
+    def free_group_begin(self):
+        """As others do."""
+        PagedAllocator.free_group_begin(self)
+
+    def free_group_end(self):
+        """As others do."""
+        PagedAllocator.free_group_end(self)
+
+
+class DecodesOnTheDevice(HiSparseAllocator):
+    """Takes a token that decode has added to a page on the device for one that is there."""
+
+    def device_slots(self, slots):
+        """By page alone."""
+        self._hot_lens[:] = self.page_size
+        return super().device_slots(slots)
+
+
+class KeepsTheMapping(HiSparseAllocator):
+    """Leaves slots where a buffer has been made of them."""
+
+    def alloc_device_buffer(self, slots, num_tokens):
+        """The mapping is as before."""
+        before = self.device_pages.copy()
+        buffer = super().alloc_device_buffer(slots, num_tokens)
+        self.device_pages[:] = before
+        return buffer
+
+
+@pytest.mark.parametrize(
+    ("faulty", "complaint"),
+    [
+        (WaitsForTheGroup, r"op 4 \(alloc_device_buffer\): available is 2 instead of 4"),
+        (DecodesOnTheDevice, r"op 1 \(alloc_decode\): device slots \[5\] for \[0\]"),
+        (KeepsTheMapping, r"op 5 \(translate\): device slots"),
+    ],
+)
+def test_replay_finds_faults_of_the_device_side(faulty, complaint):
+    """An allocator that breaks one rule about device slots is caught where it shows; a sound one passes."""
+    for order in ("lifo", "fifo", "lowest"):
+        for allocator in subjects(DEVICE_LIFE, order):
+            replay(DEVICE_LIFE, allocator)
+    with pytest.raises(AssertionError, match=complaint):
+        replay(DEVICE_LIFE, faulty(DEVICE_LIFE.size, DEVICE_LIFE.page_size))

@@ -3,6 +3,7 @@
 from kvstead.allocators.base import Allocator
 from kvstead.allocators.device import DevicePagedAllocator, DeviceTokenAllocator
 from kvstead.allocators.device_swa import DeviceSWAAllocator
+from kvstead.allocators.hisparse import CompressedHiSparseAllocator, HiSparseAllocator
 from kvstead.allocators.multi_ended import MultiEndedAllocator
 from kvstead.allocators.paged import PagedAllocator, TokenAllocator
 from kvstead.allocators.pure_swa import PureSWAAllocator
@@ -13,9 +14,11 @@ from kvstead.allocators.unified_states import UnifiedMambaAllocator, UnifiedMamb
 
 __all__ = [
     "Allocator",
+    "CompressedHiSparseAllocator",
     "DevicePagedAllocator",
     "DeviceSWAAllocator",
     "DeviceTokenAllocator",
+    "HiSparseAllocator",
     "MultiEndedAllocator",
     "PagedAllocator",
     "PureSWAAllocator",

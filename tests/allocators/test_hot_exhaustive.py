@@ -1,0 +1,103 @@
+"""All of a small pool with a device side: every state that there is, and every operation in each of them."""
+
+from itertools import product
+
+import pytest
+from hot_pair import HiSparsePair
+
+
+def steps(pair):
+    """Operations that lead from states to all others: (name, arguments)."""
+    model, size = pair.model, pair.model.page_size
+    pages = range(1, model.num_pages + 1)
+    for num_pages in pages:
+        yield "alloc", num_pages * size
+        yield "logical_only", [0], [num_pages * size], [-1]
+        yield "extend", [0], [num_pages * size - size // 2], [-1]
+    for page in pages:
+        yield "free", [page * size]
+        yield "free_hisparse", [page * size]
+        yield "buffer", [page * size], size
+    for page in range(1, model.devices.num_pages + 1):
+        yield "free_indices", [page * size]
+    yield "buffer", [], size
+    yield ("clear",)
+
+
+def key(pair):
+    """A state: what each page of both sides is, who owns whom, and how much of a page is there."""
+    model = pair.model
+    lens = [model.lens[page] for page in sorted(model.hot)]
+    return tuple(model.states()), tuple(model.devices.states()), tuple(model.device_pages()), tuple(lens)
+
+
+def reach(sizes, path):
+    """A pair in the state that a path of operations leads to."""
+    size, page_size, ratio = sizes
+    pair = HiSparsePair(size, page_size, "lowest", ratio)
+    pair.replay(path)
+    return pair
+
+
+def reachable(sizes):
+    """The shortest path to every state, by state."""
+    paths = {key(reach(sizes, [])): []}
+    frontier = [[]]
+    while frontier:
+        found = []
+        for path in frontier:
+            for step in steps(reach(sizes, path)):
+                pair = reach(sizes, path)
+                name, *args = step
+                getattr(pair, name)(*args)
+                if key(pair) not in paths:
+                    paths[key(pair)] = [*path, step]
+                    found.append(paths[key(pair)])
+        frontier = found
+    return paths
+
+
+def everything(pair):
+    """Operations with any arguments, for the most part wrong ones."""
+    model, size = pair.model, pair.model.page_size
+    around = range(model.num_pages + 2)
+    some = sorted({-1, size - 1, *(page * size + page % size for page in around), 2 * size - 1})
+    for slots in (list(chosen) for length in range(3) for chosen in product(some, repeat=length)):
+        yield "free", slots
+        yield "free_hisparse", slots
+        yield "free_indices", slots
+        for num_tokens in range(0, 3 * size, size):
+            yield "buffer", slots, num_tokens
+    whole = [slot for page in range(1, model.num_pages + 1) for slot in range(page * size, page * size + size)]
+    for num_tokens in range(-1, 3 * size + 1):
+        yield "buffer", whole, num_tokens
+        yield "buffer", whole[::-1], num_tokens
+        yield "alloc", num_tokens
+    for page in around:
+        for name in ("extend", "logical_only"):
+            yield name, [0], [page * size], [-1]
+            yield name, [1], [1 + size], [page * size]
+            yield name, [size], [size + 1], [page * size + size - 1]
+            yield name, [0, 1], [1, 2], [-1, page * size]
+        yield "decode", [2], [page * size]
+        yield "decode", [1, 2], [-1, page * size]
+        yield "free_segment", list(range(page * size, page * size + size))
+        yield "free_segments", [([page * size], 0), ([size], 0)]
+    yield "device_slots", [*some, -1]
+    yield "device_slots", [0, -1, *whole]
+    yield from (("begin",), ("end",), ("clear",))
+
+
+@pytest.mark.parametrize(("sizes", "num_states"), [((2, 1, 1), 34), ((2, 2, 3), 40), ((4, 2, 1), 56)])
+def test_every_device_operation_in_every_state_agrees_with_the_model(sizes, num_states):
+    """Wherever a few pages on two sides have got to, the next call does as the model, or changes nothing."""
+    paths = reachable(sizes)
+    assert len(paths) == num_states
+    for path in paths.values():
+        pair = reach(sizes, path)
+        calls = list(everything(pair))
+        for name, *args in calls:
+            before = pair.books
+            getattr(pair, name)(*args)
+            if pair.books != before or name == "clear":
+                pair = reach(sizes, path)
