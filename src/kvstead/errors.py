@@ -71,3 +71,7 @@ class TraceError(KVSteadError):
 
 class RequestError(KVSteadError):
     """A request that cannot be served as given: an empty prompt, no token to generate, an id in use."""
+
+
+class CheckpointError(KVSteadError):
+    """A model, or its tokenizer, that is not there or cannot be read."""

@@ -8,13 +8,31 @@
     while not scheduler.is_idle:
         scheduler.step(runner)
 
-How it fits together: the runner turns a step into passes (`groups`, `plan`), a pass goes with a cache over the
-manager's pools (`cache`), and an attention function for packed requests (`attention`). `families` says which models
-run, and how. Needs the extra `hf`.
+`LLM` does all that from texts to texts. How it fits together: the runner turns a step into passes (`groups`, `plan`), a
+pass goes with a cache over the manager's pools (`cache`), and an attention function for packed requests (`attention`).
+`families` says which models run, and how; `checkpoint` where they come from. Needs the extra `hf`.
 """
 
+from kvstead.integrations.transformers.checkpoint import Checkpoint, load_checkpoint
+from kvstead.integrations.transformers.completion import Completion, FinishReason, Piece
 from kvstead.integrations.transformers.families import FAMILIES, REFUSED, Way
 from kvstead.integrations.transformers.layout import model_layout
+from kvstead.integrations.transformers.llm import LLM
 from kvstead.integrations.transformers.runner import TransformersRunner, greedy
+from kvstead.integrations.transformers.sampling import SamplingParams
 
-__all__ = ["FAMILIES", "REFUSED", "TransformersRunner", "Way", "greedy", "model_layout"]
+__all__ = [
+    "FAMILIES",
+    "LLM",
+    "REFUSED",
+    "Checkpoint",
+    "Completion",
+    "FinishReason",
+    "Piece",
+    "SamplingParams",
+    "TransformersRunner",
+    "Way",
+    "greedy",
+    "load_checkpoint",
+    "model_layout",
+]

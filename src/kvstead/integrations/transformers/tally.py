@@ -1,0 +1,90 @@
+"""What an `LLM` has done so far, in figures."""
+
+from __future__ import annotations
+
+from collections import Counter
+from time import perf_counter
+from typing import Any
+
+from transformers import PreTrainedModel
+
+from kvstead.engine import KVCacheManager, Request
+from kvstead.engine.meter import MemoryMeter, bytes_by_kind
+
+_MOST_MESSAGES = 20
+
+
+class ModelClock:
+    """Measures how long a model computes, from one call to its end. On an accelerator it ends before the work does."""
+
+    def __init__(self, model: PreTrainedModel) -> None:
+        self.seconds = 0.0
+        self._began = 0.0
+        model.register_forward_pre_hook(self._begin)
+        model.register_forward_hook(self._end)
+
+    def _begin(self, *_: object) -> None:
+        self._began = perf_counter()
+
+    def _end(self, *_: object) -> None:
+        self.seconds += perf_counter() - self._began
+
+
+class Tally:
+    """Adds up, in O(1) a step.
+
+    ended: requests by how they ended. wall_s, model_s: seconds in steps, and of them in the model.
+    """
+
+    def __init__(self, manager: KVCacheManager) -> None:
+        self.meter = MemoryMeter(manager)
+        self.num_requests = self.num_steps = 0
+        self.ended: Counter[str] = Counter()
+        self.prompt_tokens = self.hit_tokens = self.output_tokens = 0
+        self.wall_s = self.model_s = 0.0
+        self.rejections: list[str] = []
+        self._manager = manager
+
+    def start(self, request: Request) -> None:
+        """Note a request's first token, and how much of its prompt the cache held."""
+        self.prompt_tokens += request.prompt.size
+        self.hit_tokens += request.num_cached
+
+    def reject(self, request_id: int, reason: str) -> None:
+        """Note a request that was not begun."""
+        if len(self.rejections) < _MOST_MESSAGES:
+            self.rejections.append(f"request {request_id}: {reason}")
+
+    def summary(self, num_retractions: int) -> dict[str, Any]:
+        """The part of `LLM.summary` that is counted here."""
+        by_side = self.meter.mean_by_side()
+        by_kind = bytes_by_kind(self._manager.layout, by_side)
+        return {
+            "requests": {
+                "total": self.num_requests,
+                "finished": self.ended["stop"] + self.ended["length"],
+                "rejected": self.ended["rejected"],
+                "retracted": num_retractions,
+                "aborted": self.ended["aborted"],
+            },
+            "prefix": {
+                "hit_tokens": self.hit_tokens,
+                "prompt_tokens": self.prompt_tokens,
+                "hit_rate": self.hit_tokens / self.prompt_tokens if self.prompt_tokens else None,
+            },
+            "memory": {
+                "total_bytes": self._manager.total_bytes,
+                "peak_bytes": self.meter.peak_bytes,
+                "mean_bytes": sum(by_kind.values()),
+                "by_state": self.meter.mean_by_state(by_side),
+                "by_kind": by_kind,
+                "by_side": by_side,
+            },
+            "output_tokens": self.output_tokens,
+            "throughput_tok_s": self.output_tokens / self.wall_s if self.wall_s else 0.0,
+            "steps": self.num_steps,
+            "wall_s": self.wall_s,
+            "model_s": self.model_s,
+            "outside_model_share": 1 - self.model_s / self.wall_s if self.wall_s else 0.0,
+            "rejections": list(self.rejections),
+        }

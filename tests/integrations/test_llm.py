@@ -1,0 +1,344 @@
+"""An `LLM` on tiny random models: answers, their ends, and what is left behind."""
+
+from collections import defaultdict
+from contextlib import closing
+
+import numpy as np
+import pytest
+import torch
+from hf_models import random_model, tiny_config
+from hf_tokenizers import STOP, byte_tokenizer
+from llm_bench import alone, model_of, prompt_of, serving
+
+from kvstead.errors import InvalidSize, LayoutError, RequestError
+from kvstead.integrations.transformers import SamplingParams
+
+_COMMON = prompt_of(1, 24)
+_PROMPTS = [prompt_of(2, 5), _COMMON + prompt_of(3, 9), prompt_of(4, 1), _COMMON + prompt_of(5, 3), _COMMON, [7] * 30]
+_TIGHT = {"num_bytes": 2**16, "decode_headroom": 0}
+_WAYS = {
+    "plain": {},
+    "chunked": {"chunk_tokens": 8},
+    "unified": {"layout": "unified"},
+    "tight": _TIGHT,
+    "tight and unified": {**_TIGHT, "layout": "unified", "chunk_tokens": 16},
+    "without cache": {"prefix_cache": False},
+}
+
+
+@pytest.mark.parametrize("way", _WAYS)
+def test_answers_are_those_of_the_model_alone(way):
+    """Greedy tokens equal `generate`, stop tokens included, in every use of memory; prefixes are found twice over."""
+    with serving(**_WAYS[way]) as llm:
+        for _ in range(2):
+            found = llm.generate(_PROMPTS, SamplingParams(max_new_tokens=12))
+            assert [completion.tokens for completion in found] == alone("llama", _PROMPTS, 12)
+        assert [list(completion.prompt_tokens) for completion in found] == _PROMPTS
+        assert any(completion.num_cached for completion in found) == (way != "without cache")
+        retracted = llm.summary()["requests"]["retracted"]
+    assert (retracted > 0) == ("tight" in way)
+    assert any(completion.num_retractions for completion in found) <= (retracted > 0)
+
+
+@pytest.mark.parametrize("family", ["jamba", "lfm2", "mistral", "gemma3_text", "gpt2"])
+@pytest.mark.parametrize("layout", ["static", "unified"])
+def test_families_are_set_up_as_they_need(family, layout):
+    """States, windows, learned positions, and prompts that must come whole: answers are those of the model alone."""
+    with serving(family, layout=layout, num_bytes=2**20, chunk_tokens=16) as llm:
+        found = llm.generate(_PROMPTS, SamplingParams(max_new_tokens=8))
+        assert [completion.tokens for completion in found] == alone(family, _PROMPTS, 8)
+
+
+def test_an_answer_ends_with_a_stop_token():
+    """The model's own or one given ends an answer, as its last token that is not in the text; else its length does."""
+    tokenizer = byte_tokenizer()
+    with serving(tokenizer=tokenizer) as llm:
+        (free,) = llm.generate([_COMMON], SamplingParams(max_new_tokens=20))
+        assert (free.finish_reason, len(free.tokens)) == ("length", 20)
+        at = next(at for at, token in enumerate(free.tokens) if at > 3 and token not in free.tokens[:at])
+        params = SamplingParams(max_new_tokens=20, stop_tokens=(free.tokens[at],))
+        (stopped,) = llm.generate([_COMMON], params)
+    assert (stopped.finish_reason, stopped.tokens) == ("stop", free.tokens[: at + 1])
+    assert stopped.text == tokenizer.decode(free.tokens[:at], skip_special_tokens=True)
+    model = random_model(tiny_config("llama", vocab_size=320, eos_token_id=[free.tokens[at], STOP]))
+    with serving(model=model, tokenizer=tokenizer) as llm:
+        (found,) = llm.generate([_COMMON], SamplingParams(max_new_tokens=20))
+        assert (found.finish_reason, found.tokens, found.text) == ("stop", stopped.tokens, stopped.text)
+
+
+def test_a_stop_token_as_the_last_one_is_a_stop():
+    """Where both would end an answer, it ended by itself."""
+    with serving() as llm:
+        (free,) = llm.generate([_COMMON], SamplingParams(max_new_tokens=1))
+        (both,) = llm.generate([_COMMON], SamplingParams(max_new_tokens=1, stop_tokens=free.tokens))
+    assert (free.finish_reason, both.finish_reason) == ("length", "stop")
+
+
+def test_pieces_together_are_the_completions():
+    """What is streamed adds up to what is generated: indices, tokens, and text to the letter."""
+    params = [SamplingParams(max_new_tokens=count, temperature=2.0, seed=count) for count in (1, 7, 30, 12, 5, 9)]
+    texts, tokens, completions = defaultdict(str), defaultdict(tuple), {}
+    with serving(tokenizer=byte_tokenizer()) as llm:
+        for piece in llm.stream(_PROMPTS, params):
+            assert piece.index not in completions, "nothing comes behind the completion"
+            texts[piece.index] += piece.text
+            tokens[piece.index] += piece.tokens
+            if piece.completion is not None:
+                completions[piece.index] = piece.completion
+        again = llm.generate(_PROMPTS, params)
+    for index, completion in completions.items():
+        assert texts[index] == completion.text
+        assert tokens[index] == completion.tokens
+    assert [(one.text, one.tokens) for _, one in sorted(completions.items())] == [(o.text, o.tokens) for o in again]
+
+
+_BAD = {
+    "empty ids": [],
+    "empty text": "",
+    "beyond the vocabulary": [1, 5, 320],
+    "negative": [4, -1],
+    "fractions": [0.5],
+    "no message": [{"role": "user"}],
+    "nothing": None,
+    "half a character": "\ud800",
+    "as long as the model": [5] * 512,
+    "longer": [5] * 2000,
+    "longer than the memory": [5] * 400,
+    "against the template": [{"role": "robot", "content": "x"}],
+}
+
+
+@pytest.mark.parametrize("kind", _BAD)
+def test_a_bad_prompt_is_rejected_alone(kind):
+    """Its completion says why, and those beside it are served."""
+    tokenizer = byte_tokenizer()
+    template = "{% for message in messages %}{{ raise_exception('who is that?') }}{% endfor %}"
+    with serving(tokenizer=tokenizer, num_bytes=2**18) as llm, pytest.MonkeyPatch.context() as patch:
+        patch.setattr(tokenizer, "chat_template", template)
+        before, bad, behind = llm.generate([_COMMON, _BAD[kind], _COMMON], SamplingParams(max_new_tokens=5))
+        assert (bad.finish_reason, bad.tokens, bad.text) == ("rejected", (), "")
+        assert bad.reason
+        assert before.tokens == behind.tokens
+        assert len(before.tokens) == 5
+        assert llm.summary()["rejections"] == [f"request 1: {bad.reason}"]
+
+
+def test_nothing_comes_of_nothing():
+    """No prompts, no completions; no tokens to generate, an error."""
+    with serving() as llm:
+        assert llm.generate([]) == list(llm.stream([])) == llm.step() == []
+    with pytest.raises(RequestError, match="at least 1"):
+        SamplingParams(max_new_tokens=0)
+
+
+def test_prompts_come_in_many_forms():
+    """A text, ids in a list, an array or a tensor, a chat, or several of them: one completion each."""
+    tokenizer = byte_tokenizer()
+    ids = tokenizer("a tea")["input_ids"]
+    params = SamplingParams(max_new_tokens=3)
+    with serving(tokenizer=tokenizer) as llm:
+        expected = llm.generate([ids], params)[0].tokens
+        chat = [{"role": "user", "content": "a tea"}]
+        for prompt in ("a tea", ids, tuple(ids), np.array(ids), torch.tensor(ids), chat):
+            assert [one.tokens for one in llm.generate(prompt, params)] == [expected]
+            assert [one.tokens for one in llm.generate([prompt, prompt], params)] == [expected] * 2
+        assert len(llm.generate(np.array([ids, ids]), params)) == 2
+
+
+def test_a_chat_goes_through_the_template():
+    """Messages are written as the model's template says, and the assistant is to go on."""
+    tokenizer = byte_tokenizer()
+    template = "{% for m in messages %}{{ m.role }}:{{ m.content }};{% endfor %}{{ '!' if add_generation_prompt }}"
+    chat = [{"role": "system", "content": "be"}, {"role": "user", "content": "go"}]
+    with serving(tokenizer=tokenizer) as llm, pytest.MonkeyPatch.context() as patch:
+        patch.setattr(tokenizer, "chat_template", template)
+        (found,) = llm.generate([chat], SamplingParams(max_new_tokens=1))
+        patch.setattr(tokenizer, "chat_template", None)
+        (plain,) = llm.generate([chat], SamplingParams(max_new_tokens=1))
+    assert tokenizer.decode(found.prompt_tokens) == "system:be;user:go;!"
+    assert tokenizer.decode(plain.prompt_tokens) == "be\ngo"
+
+
+def test_params_are_one_for_all_or_one_each():
+    """Another number of them is refused before anything begins."""
+    with serving() as llm:
+        found = llm.generate(_PROMPTS[:2], [SamplingParams(max_new_tokens=2), SamplingParams(max_new_tokens=4)])
+        assert [len(one.tokens) for one in found] == [2, 4]
+        with pytest.raises(RequestError, match="2 prompts come with 1 params"):
+            llm.stream(_PROMPTS[:2], [SamplingParams()])
+
+
+@pytest.mark.parametrize("way", ["plain", "tight"])
+def test_a_stream_that_is_left_gives_everything_back(way):
+    """Left by a break, by closing, or by a fault of the reader, at any piece: nothing runs on, nothing is held."""
+    with serving(**_WAYS[way]) as llm:
+        for num_pieces in (1, 9, 25):
+            for at, _ in enumerate(llm.stream(_PROMPTS), start=1):
+                if at == num_pieces:
+                    break
+            assert llm.is_idle
+            with closing(llm.stream(_PROMPTS)) as stream:
+                next(stream)
+            assert llm.is_idle
+            with pytest.raises(ZeroDivisionError):
+                _fail_at(llm.stream(_PROMPTS), num_pieces)
+            assert llm.is_idle
+            llm.manager.audit()
+        assert llm.summary()["requests"]["aborted"] > 0
+        llm.stream(_PROMPTS).close()
+        assert llm.is_idle, "what was never begun leaves nothing"
+
+
+def _fail_at(stream, num_pieces):
+    for at, _ in enumerate(stream):
+        1 / (num_pieces - at)
+
+
+@pytest.mark.parametrize(("family", "fault"), [("llama", KeyboardInterrupt), ("lfm2", RuntimeError)])
+def test_an_interrupted_step_gives_everything_back(family, fault):
+    """A fault in the midst of the model's pass, at any step: the memory is clean, and later answers are right."""
+    for step in (1, 2, 6):
+        with serving(family, chunk_tokens=16) as llm:
+            num_calls = 0
+
+            def fail(*_, last=step):
+                nonlocal num_calls
+                num_calls += 1
+                if num_calls == last:
+                    raise fault
+
+            layer = model_of(family).get_output_embeddings()
+            handle = layer.register_forward_pre_hook(fail)
+            with pytest.raises(fault):
+                llm.generate(_PROMPTS, SamplingParams(max_new_tokens=8))
+            handle.remove()
+            assert llm.is_idle
+            llm.manager.audit()
+            found = llm.generate(_PROMPTS, SamplingParams(max_new_tokens=8))
+            assert [one.tokens for one in found] == alone(family, _PROMPTS, 8)
+
+
+def test_a_failed_step_is_told_to_all_in_it():
+    """Requests of other readers end too, with the reason; those that wait go on."""
+    with serving(max_requests=1) as llm:
+        ids = [llm.add(prompt, SamplingParams(max_new_tokens=3)) for prompt in _PROMPTS[:2]]
+        handle = model_of("llama").register_forward_pre_hook(lambda *_: 1 / 0)
+        with pytest.raises(ZeroDivisionError):
+            llm.step()
+        handle.remove()
+        pieces = []
+        while not llm.is_idle:
+            pieces += llm.step()
+    ends = {piece.index: piece.completion for piece in pieces if piece.completion}
+    assert (ends[ids[0]].finish_reason, ends[ids[1]].finish_reason) == ("aborted", "length")
+    assert "ZeroDivisionError" in ends[ids[0]].reason
+
+
+def test_readers_beside_each_other_get_their_own():
+    """Two streams and requests one by one, read in turns: each gets the pieces of its own prompts, and all of them."""
+    params = SamplingParams(max_new_tokens=12)
+    with serving() as llm:
+        first, second = llm.stream(_PROMPTS[:2], params), llm.stream(_PROMPTS[2:4], params)
+        ids = [llm.add(prompt, params) for prompt in _PROMPTS[4:]]
+        found = {}
+        is_over = False
+        while not is_over:
+            pieces = [(base, piece) for base, stream in ((0, first), (2, second)) for piece in [next(stream, None)]]
+            pieces += [(4 - ids[0], piece) for piece in llm.step()]
+            is_over = llm.is_idle and not any(piece for _, piece in pieces)
+            found |= {base + piece.index: piece.completion for base, piece in pieces if piece and piece.completion}
+    assert [found[at].tokens for at in range(len(_PROMPTS))] == alone("llama", _PROMPTS, 12)
+
+
+def test_an_abort_ends_one_request_at_any_time():
+    """While it waits, in its prompt, in its answer, by the reader of a stream or a server; again does nothing more."""
+    (expected,) = alone("llama", [_COMMON], 12)
+    for num_steps in range(8):
+        with serving(chunk_tokens=8, max_requests=2) as llm:
+            ids = [llm.add(_COMMON, SamplingParams(max_new_tokens=12)) for _ in range(3)]
+            pieces = [piece for _ in range(num_steps) for piece in llm.step()]
+            llm.abort(ids[1])
+            llm.abort(ids[1])
+            while not llm.is_idle:
+                pieces += llm.step()
+            llm.abort(ids[0])
+            llm.abort(10**6)
+        ends = [piece.completion for piece in sorted(pieces, key=lambda piece: piece.index) if piece.completion]
+        assert [end.finish_reason for end in ends] == ["length", "aborted", "length"]
+        assert ends[0].tokens == ends[2].tokens == expected
+        assert ends[1].tokens == expected[: len(ends[1].tokens)]
+
+
+def test_a_reader_aborts_what_it_has_read_enough_of():
+    """A piece names its request, so that one of a stream can be given up while the others go on."""
+    with serving() as llm:
+        ends = {}
+        for piece in llm.stream(_PROMPTS, SamplingParams(max_new_tokens=10)):
+            if piece.index == 1:
+                llm.abort(piece.request_id)
+            if piece.completion:
+                ends[piece.index] = piece.completion
+    assert {index: str(end.finish_reason) for index, end in ends.items() if index != 1} == dict.fromkeys(
+        (0, 2, 3, 4, 5), "length"
+    )
+    assert ends[1].finish_reason == "aborted"
+    assert 0 < len(ends[1].tokens) < 10
+
+
+def test_lengths_end_where_the_model_does():
+    """An answer ends with the model's last position, or the length asked for; what a memory does not hold is less."""
+    with serving() as llm:
+        assert llm.max_length == 512
+        (found,) = llm.generate([prompt_of(8, 508)], SamplingParams(max_new_tokens=20))
+        assert (found.finish_reason, len(found.tokens)) == ("length", 4)
+    with serving(max_length=30) as llm:
+        (found,) = llm.generate([_COMMON], SamplingParams(max_new_tokens=20))
+        assert (found.finish_reason, len(found.tokens)) == ("length", 6)
+    with serving(num_bytes=2**16) as llm:
+        assert llm.max_length == llm.manager.num_slots == 60
+        (found,) = llm.generate([_COMMON], SamplingParams(max_new_tokens=200))
+        assert (found.finish_reason, len(found.tokens)) == ("length", 36)
+    rope = {"rope_type": "dynamic", "rope_theta": 10000.0, "factor": 2.0}
+    model = random_model(tiny_config("llama", max_position_embeddings=64, rope_parameters=rope))
+    with serving(model=model) as llm:
+        assert llm.max_length == 64
+
+
+def test_settings_that_make_no_sense_are_refused():
+    """A layout without storage, lengths beyond the model, a memory without a page."""
+    for options, error, text in (
+        ({"layout": "padded"}, LayoutError, "static, unified"),
+        ({"max_length": 513}, InvalidSize, "max_length is 513, and the model's own 512"),
+        ({"max_length": 1}, InvalidSize, "Use 2 .. 512"),
+        ({"num_bytes": 100}, LayoutError, "100"),
+    ):
+        with pytest.raises(error, match=text), serving(**options):
+            pass
+
+
+def test_the_summary_adds_up():
+    """Counts are those of the completions, bytes those of the memory, and time in the model is part of the whole."""
+    with serving(max_requests=3) as llm:
+        found = llm.generate([*_PROMPTS, []], SamplingParams(max_new_tokens=6))
+        llm.abort(llm.add(_COMMON))
+        llm.step()
+        summary = llm.summary()
+    served = found[:-1]
+    assert summary["requests"] == {"total": 8, "finished": 6, "rejected": 1, "retracted": 0, "aborted": 1}
+    assert summary["prefix"]["prompt_tokens"] == sum(len(one.prompt_tokens) for one in served)
+    assert summary["prefix"]["hit_tokens"] == sum(one.num_cached for one in served) > 0
+    assert summary["output_tokens"] == sum(len(one.tokens) for one in served)
+    memory = summary["memory"]
+    assert sum(memory["by_state"].values()) == memory["total_bytes"] == llm.manager.total_bytes
+    assert sum(memory["by_kind"].values()) == memory["mean_bytes"] <= memory["peak_bytes"]
+    assert 0 < summary["model_s"] < summary["wall_s"]
+    assert summary["outside_model_share"] == pytest.approx(1 - summary["model_s"] / summary["wall_s"])
+    assert (summary["model"], summary["layout"], summary["page_size"]) == ("llama", "static", 4)
+
+
+def test_the_package_offers_it_by_name():
+    """`from kvstead import LLM` is this one."""
+    import kvstead  # noqa: PLC0415
+    from kvstead.integrations.transformers import LLM  # noqa: PLC0415
+
+    assert kvstead.LLM is LLM

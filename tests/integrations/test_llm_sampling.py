@@ -1,0 +1,126 @@
+"""What is drawn: always the same from the same seed, and by the shares of the tokens."""
+
+from collections import Counter
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from llm_bench import prompt_of, serving
+
+from kvstead.errors import RequestError
+from kvstead.integrations.transformers import SamplingParams
+from kvstead.integrations.transformers.groups import Jobs
+from kvstead.integrations.transformers.sampling import Draw, RowSampler
+
+_COMMON = prompt_of(1, 24)
+_PROMPTS = [prompt_of(2, 5), _COMMON + prompt_of(3, 9), prompt_of(4, 1), _COMMON + prompt_of(5, 3), _COMMON]
+_PARAMS = [SamplingParams(max_new_tokens=10, temperature=1.5, top_p=0.9, seed=seed) for seed in range(5)]
+
+
+def _picked(logits, draws, ends):
+    sampler = RowSampler()
+    rows = np.arange(1, len(draws) + 1)
+    sampler.draws = dict(zip(rows.tolist(), draws, strict=True))
+    return sampler(logits, Jobs(rows, np.asarray(ends) - 1, np.asarray(ends))).tolist()
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"chunk_tokens": 8},
+        {"num_bytes": 2**16, "decode_headroom": 0},
+        {"layout": "unified", "max_requests": 2},
+        {"prefix_cache": False},
+    ],
+    ids=str,
+)
+def test_a_seed_says_the_same_in_any_company(options):
+    """One by one, together, in pieces, retracted, or found in the cache: the same seed gives the same tokens."""
+    with serving(prefix_cache=False) as llm:
+        expected = [llm.generate([prompt], params)[0].tokens for prompt, params in zip(_PROMPTS, _PARAMS, strict=True)]
+    with serving(**options) as llm:
+        for _ in range(2):
+            found = llm.generate(_PROMPTS, _PARAMS)
+            assert [one.tokens for one in found] == expected
+        assert (llm.summary()["requests"]["retracted"] > 0) == ("num_bytes" in options)
+        assert any(one.num_cached for one in found) == options.get("prefix_cache", True)
+
+
+def test_other_seeds_say_other_things():
+    """Seeds and the absence of one make a difference, greedy requests beside them do not change."""
+    hot = [SamplingParams(max_new_tokens=10, temperature=2.0, seed=seed) for seed in (1, 2, 1, None, None)]
+    with serving() as llm:
+        first, second, again, one, other = (found.tokens for found in llm.generate([_COMMON] * 5, hot))
+        greedy = llm.generate([_COMMON], SamplingParams(max_new_tokens=10))[0].tokens
+        beside = llm.generate([_COMMON] * 2, [SamplingParams(max_new_tokens=10), hot[0]])
+    assert first == again == beside[1].tokens
+    assert beside[0].tokens == greedy
+    assert len({first, second, one, other, greedy}) == 5
+
+
+def test_tokens_are_drawn_by_their_shares():
+    """Over many seeds and positions, frequencies are those of the scores by temperature; top_p leaves out the rest."""
+    logits = torch.tensor([0.0, 3.0, 1.0, 2.0, -1.0])
+    num_draws = 4000
+    for temperature, top_p, kept in ((1.0, 1.0, 5), (2.0, 1.0, 5), (1.0, 0.8, 2), (0.5, 0.999, 4)):
+        shares = (logits / temperature).softmax(-1)
+        left_out = shares.argsort(descending=True)[kept:]
+        shares[left_out] = 0
+        draws = [Draw(temperature, top_p, key) for key in range(num_draws)]
+        found = Counter(_picked(logits.expand(num_draws, -1), draws, np.arange(num_draws) % 7 + 1))
+        for token, share in enumerate((shares / shares.sum()).tolist()):
+            assert abs(found[token] / num_draws - share) < 0.03
+        assert not any(found[token] for token in left_out.tolist())
+
+
+@given(
+    st.lists(st.floats(-50, 50, width=32), min_size=2, max_size=30),
+    st.sampled_from([5e-324, 1e-30, 1e-3]),
+    st.integers(0, 2**64 - 1),
+    st.integers(1, 10**6),
+)
+def test_a_temperature_near_0_takes_the_best(scores, temperature, key, end):
+    """However small, it never overflows: who is best is taken, or one of those that are as good."""
+    logits = torch.tensor([scores, scores])
+    place = _picked(logits, [Draw(temperature, 0.9, key), Draw(0.0, 1.0, key)], [end, end])
+    assert scores[place[1]] == max(scores)
+    assert max(scores) - scores[place[0]] < 0.1
+
+
+@given(st.floats(1e-3, 1e3), st.floats(0.01, 1.0), st.lists(st.integers(0, 2**64 - 1), min_size=1, max_size=5))
+def test_who_is_beside_makes_no_difference(temperature, top_p, keys):
+    """A row of a batch draws what it draws alone, whatever the others are drawn by."""
+    logits = torch.randn(len(keys), 40, generator=torch.Generator().manual_seed(keys[0] % 2**32))
+    draws = [Draw(temperature * (at % 2), top_p, key) for at, key in enumerate(keys)]
+    ends = [3 + at for at in range(len(keys))]
+    alone = [_picked(logits[at : at + 1], [draws[at]], [ends[at]])[0] for at in range(len(keys))]
+    assert _picked(logits, draws, ends) == alone
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("max_new_tokens", 0),
+        ("max_new_tokens", -3),
+        ("temperature", -0.1),
+        ("temperature", float("nan")),
+        ("temperature", float("inf")),
+        ("top_p", 0.0),
+        ("top_p", 1.01),
+        ("top_p", float("nan")),
+        ("seed", -1),
+        ("seed", 2**64),
+        ("stop_tokens", (5, -1)),
+    ],
+)
+def test_params_out_of_range_are_refused(name, value):
+    """The message names what is wrong and its value, and what would be right."""
+    with pytest.raises(RequestError) as caught:
+        SamplingParams(**{name: value})
+    what, way_out = str(caught.value).split(". ", 1)
+    assert name in what
+    assert str(value) in what
+    assert way_out
