@@ -67,7 +67,7 @@ class Run:
     """One run of requests over a manager of its own; the free memory is poison all the time.
 
     manager, scheduler: options of the two. layout: the model's own by default. aborts: by request, the step of its wave
-    after which it is given up.
+    after which it is given up. attention: of the runner.
     """
 
     model: object
@@ -75,6 +75,7 @@ class Run:
     scheduler: dict = field(default_factory=dict)
     aborts: dict[int, int] = field(default_factory=dict)
     layout: ModelLayout | None = None
+    attention: str = "sdpa"
 
     def __post_init__(self):
         options = {"page_size": PAGE_SIZE, "max_requests": 8, "max_length": MAX_LENGTH, "state_interval": 8}
@@ -87,7 +88,7 @@ class Run:
     def serve(self, *waves):
         """Compute requests, wave after wave: the next is added when the last has ended."""
         attention = self.model.config._attn_implementation
-        self._runner = TransformersRunner(self.model, self.memory, sample=self._sample)
+        self._runner = TransformersRunner(self.model, self.memory, sample=self._sample, attention=self.attention)
         self._on_row = {}
         try:
             for wave in waves:

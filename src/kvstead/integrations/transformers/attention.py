@@ -9,6 +9,7 @@ from torch.nn.functional import scaled_dot_product_attention
 from transformers import AttentionInterface
 
 from kvstead.errors import LayoutError
+from kvstead.integrations.transformers.flex import FlexPlan
 from kvstead.integrations.transformers.groups import Group
 from kvstead.integrations.transformers.plan import PLAN_KEYWORD, Plan
 
@@ -42,7 +43,7 @@ def attend(
     for a function of this name.
     """
     plan = keywords.get(PLAN_KEYWORD)
-    if not isinstance(plan, Plan) or attention_mask is not None:
+    if not isinstance(plan, Plan | FlexPlan) or attention_mask is not None:
         raise LayoutError(
             "this model computes on kvstead's memory, by the plan of a `TransformersRunner`. To call it by itself, go "
             "back to another attention: model.set_attn_implementation('sdpa')."
@@ -50,15 +51,33 @@ def attend(
     batch, heads, new, dim = query.shape
     packed = query.transpose(0, 1).reshape(heads, batch * new, dim)
     scale = dim**-0.5 if scaling is None else scaling
+    layer = getattr(module, "layer_idx", None)
+    if isinstance(plan, FlexPlan):
+        out = plan.attend(layer, packed, key, value, scale, softcap, s_aux)
+    else:
+        out = _by_groups(packed, key[0], value[0], plan.side(layer).groups, scale, softcap, s_aux)
+    return out.view(batch, new, heads, -1), None
+
+
+def _by_groups(
+    packed: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    groups: list[Group],
+    scale: float,
+    softcap: float | None,
+    sinks: torch.Tensor | None,
+) -> torch.Tensor:
+    """Group after group by SDPA: [tokens, heads, value dim]."""
     outputs = []
-    for some in plan.side(getattr(module, "layer_idx", None)).groups:
-        q, k, v = _rows(packed, some.queries, some), _rows(key[0], some.keys, some), _rows(value[0], some.keys, some)
-        if softcap is None and s_aux is None:
+    for some in groups:
+        q, k, v = _rows(packed, some.queries, some), _rows(key, some.keys, some), _rows(value, some.keys, some)
+        if softcap is None and sinks is None:
             out = _fused(q, k, v, some, scale)
         else:
-            out = _plain(q, k, v, some, scale, softcap, s_aux)
-        outputs.append(out.transpose(1, 2).reshape(-1, heads, value.shape[-1]))
-    return torch.cat(outputs).view(batch, new, heads, -1), None
+            out = _plain(q, k, v, some, scale, softcap, sinks)
+        outputs.append(out.transpose(1, 2).flatten(0, 1))
+    return torch.cat(outputs)
 
 
 def _rows(packed: torch.Tensor, part: slice, group: Group) -> torch.Tensor:

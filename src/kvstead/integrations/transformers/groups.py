@@ -76,6 +76,12 @@ class Group:
     mask: torch.Tensor | None
     is_causal: bool
 
+    @property
+    def num_read(self) -> int:
+        """Entries of each row."""
+        num_entries: int = self.keys.stop - self.keys.start
+        return num_entries // self.num_rows
+
 
 def group(jobs: Jobs, window: Window | None, device: torch.device) -> tuple[list[Group], IntArray, IntArray]:
     """The groups of jobs in order, for layers with a window (or chunk), or for those that see everything.

@@ -14,6 +14,7 @@ from kvstead.errors import LayoutError, RequestError
 from kvstead.integrations.transformers.attention import ATTENTION_NAME, register_attention
 from kvstead.integrations.transformers.cache import PooledCache
 from kvstead.integrations.transformers.families import Way, packing_limit, rope_limit, way_of
+from kvstead.integrations.transformers.flex import FlexAttention
 from kvstead.integrations.transformers.groups import Jobs, concatenated_ranges
 from kvstead.integrations.transformers.layout import require_same_layers
 from kvstead.integrations.transformers.plan import PLAN_KEYWORD, plan_forward
@@ -32,10 +33,12 @@ class TransformersRunner:
     model: a causal language model in eval mode, on the manager's device. From now on it attends by `attend`, so it
     cannot be called otherwise until `model.set_attn_implementation` is given another. manager: with storage, for the
     model's `model_layout`. sample: from logits, [jobs, vocabulary], and the jobs that they are of, a token id each,
-    int64[jobs]; it is for position `ends` of the job's row, and not used in the midst of a prompt.
+    int64[jobs]; it is for position `ends` of the job's row, and not used in the midst of a prompt. attention: "sdpa",
+    requests of like lengths together, or "flex", all in one call of FlexAttention, which is for CUDA.
 
     How a family runs is in `families`. Raises `LayoutError` for one that does not, for a manager without tensors or of
-    another layout, and for one whose rows are longer than the model's positions allow to share.
+    another layout, for one whose rows are longer than the model's positions allow to share, and for an attention that
+    is not known or cannot run on the manager's device.
     """
 
     def __init__(
@@ -44,15 +47,17 @@ class TransformersRunner:
         manager: KVCacheManager,
         *,
         sample: Callable[[torch.Tensor, Jobs], torch.Tensor] = greedy,
+        attention: str = "sdpa",
     ) -> None:
         config = model.config
         self.way = way_of(config)
         require_same_layers(manager.layout, config)
         _require_fit(model, manager)
+        self._device = manager.allocator.device
+        self._flex = _flex_of(attention, self._device)
         self.model, self.manager, self.sample = model, manager, sample
         self.num_passes = 0
         self._packing_limit = packing_limit(config)
-        self._device = manager.allocator.device
         self._next = torch.zeros(manager.table.num_rows + 1, dtype=torch.int64, device=self._device)
         self._keeps_some = "logits_to_keep" in inspect.signature(model.forward).parameters
         register_attention()
@@ -109,7 +114,7 @@ class TransformersRunner:
             position_ids=to_device(jobs.positions(), self._device).view(shape),
             cache=cache,
             use_cache=True,
-            **{PLAN_KEYWORD: plan},
+            **{PLAN_KEYWORD: plan if self._flex is None else self._flex.plan(plan, self.manager.layout.window_rule)},
             **keywords,
         ).logits
         cache.commit()
@@ -147,6 +152,12 @@ def _require_whole(step: Step) -> None:
                 "this family takes a prompt only in one piece. Give the manager prefix_cache=False and the scheduler "
                 "chunk_tokens for the longest request and all that decode beside it."
             )
+
+
+def _flex_of(attention: str, device: torch.device) -> FlexAttention | None:
+    if attention not in {"sdpa", "flex"}:
+        raise LayoutError(f"there is no attention {attention!r}. Use 'sdpa' or 'flex'.")
+    return FlexAttention(device) if attention == "flex" else None
 
 
 def _require_fit(model: PreTrainedModel, manager: KVCacheManager) -> None:
