@@ -8,7 +8,7 @@ import torch
 class Storage:
     """In the place of the tensors that slots index, for one side or two; keeps the mapping, as the real one does."""
 
-    swa_req_ring_size = None
+    full_kv_pool = swa_kv_pool = swa_req_ring_size = None
 
     def register_mapping(self, mapping):
         """Where each slot's other side is."""

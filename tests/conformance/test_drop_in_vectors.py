@@ -1,14 +1,17 @@
 import pytest
 import torch
 from replayer import Script, replay
-from test_vectors import LOWEST_IN, SCRIPTS_IN, scripts_of
+from test_vectors import LOWEST_IN, scripts_of
 
 from drop_in import DropIn, Storage
+from kvstead.integrations.sglang import leaves
 from kvstead.integrations.sglang.allocator.npu import NPUPagedTokenToKVPoolAllocator
 from kvstead.integrations.sglang.allocator.paged import PagedTokenToKVPoolAllocator
 from kvstead.integrations.sglang.allocator.swa import PureSWATokenToKVPoolAllocator, SWATokenToKVPoolAllocator
 from kvstead.integrations.sglang.allocator.token import TokenToKVPoolAllocator
 from paths import needs_shared
+
+NAMES = ("token_fifo", "token_sorted", "paged_lifo", "paged_sorted", "swa", "pure_swa")
 
 
 class Narrow(DropIn):
@@ -40,26 +43,58 @@ def subjects(script: Script, *, need_sort: bool) -> list[DropIn]:
         return [DropIn(PureSWATokenToKVPoolAllocator(script.size, script.page_size, *common))]
     if script.kind == "token":
         return [DropIn(TokenToKVPoolAllocator(script.size, *common))]
-    npu = NPUPagedTokenToKVPoolAllocator(script.size, script.page_size, *common)
-    return [DropIn(PagedTokenToKVPoolAllocator(script.size, script.page_size, *common)), Narrow(npu)]
+    sizes = (script.size, script.page_size)
+    if len(script.ops) % 4:
+        return [DropIn(PagedTokenToKVPoolAllocator(*sizes, *common))]
+    return [Narrow(NPUPagedTokenToKVPoolAllocator(*sizes, *common))]
+
+
+@pytest.fixture
+def on_device(monkeypatch):
+    """Puts the leaves for accelerators on the CPU."""
+    monkeypatch.setattr(leaves, "is_resident", lambda _device: True)
+
+
+def replay_all(scripts, *, need_sort, exact=False):
+    """Replay scripts on all that answer them."""
+    for script in scripts:
+        for subject in subjects(script, need_sort=need_sort):
+            replay(script, subject, exact=exact)
+
+
+def exact_scripts(name):
+    """The scripts whose order of reuse is part of the contract."""
+    scripts = scripts_of(name)
+    exact = [script for script in scripts if (script.always_lowest if name in LOWEST_IN else script.page_size == 1)]
+    assert len(exact) == {"token_fifo": 51, "swa": 34, "pure_swa": 34, **LOWEST_IN}[name]
+    return exact
 
 
 @needs_shared
-@pytest.mark.parametrize("name", SCRIPTS_IN)
+@pytest.mark.parametrize("name", NAMES)
 def test_recorded_answers_through_the_names_of_sglang(name):
     """Every null, offset, page pattern and count is as recorded through SGLang's own signatures, sorted or not."""
-    for script in scripts_of(name):
-        for subject in subjects(script, need_sort="sorted" in name):
-            replay(script, subject)
+    replay_all(scripts_of(name), need_sort="sorted" in name)
 
 
 @needs_shared
 @pytest.mark.parametrize("name", ["token_fifo", "token_sorted", "paged_sorted", "swa", "pure_swa"])
 def test_recorded_slots_themselves_through_the_names_of_sglang(name):
     """Where the order of reuse is part of the contract the drop-in gives the recorded slots, id for id."""
-    need_sort = name in LOWEST_IN
-    exact = [script for script in scripts_of(name) if (script.always_lowest if need_sort else script.page_size == 1)]
-    assert len(exact) == {"token_fifo": 51, "swa": 34, "pure_swa": 34, **LOWEST_IN}[name]
-    for script in exact:
-        for subject in subjects(script, need_sort=need_sort):
-            replay(script, subject, exact=True)
+    replay_all(exact_scripts(name), need_sort=name in LOWEST_IN, exact=True)
+
+
+@needs_shared
+@pytest.mark.usefixtures("on_device")
+@pytest.mark.parametrize("name", NAMES)
+def test_recorded_answers_where_books_live_on_the_device(name):
+    """The same of every fourth script, with the leaves that stand in on an accelerator."""
+    replay_all(scripts_of(name)[::4], need_sort="sorted" in name)
+
+
+@needs_shared
+@pytest.mark.usefixtures("on_device")
+@pytest.mark.parametrize("name", ["token_fifo", "token_sorted", "swa"])
+def test_recorded_slots_themselves_where_books_live_on_the_device(name):
+    """The same slots, of every other script, too; sorted pages are sorted when they run short, as SGLang's are."""
+    replay_all(exact_scripts(name)[::2], need_sort=name in LOWEST_IN, exact=True)

@@ -5,9 +5,14 @@ import torch
 
 from drop_in import Storage
 from kvstead.errors import DoubleFree, ForeignPage, FreeGroupError, InvalidSize, MisalignedSegment, WindowTaken
+from kvstead.integrations.sglang import leaves
 from kvstead.integrations.sglang.allocator.npu import NPUPagedTokenToKVPoolAllocator
 from kvstead.integrations.sglang.allocator.paged import PagedTokenToKVPoolAllocator
-from kvstead.integrations.sglang.allocator.swa import PureSWATokenToKVPoolAllocator, SWATokenToKVPoolAllocator
+from kvstead.integrations.sglang.allocator.swa import (
+    PureSWATokenToKVPoolAllocator,
+    SWATokenToKVPoolAllocator,
+    is_swa_req_ring,
+)
 from kvstead.integrations.sglang.allocator.token import TokenToKVPoolAllocator
 
 
@@ -321,3 +326,94 @@ def test_debug_mode_comes_from_the_environment(monkeypatch):
     assert not paged().debug_mode
     monkeypatch.setenv("SGLANG_DEBUG_MEMORY_POOL", "1")
     assert paged().debug_mode
+
+
+def ringed(num_rows, ring_size=6, page_size=4):
+    storage = Storage()
+    storage.swa_req_ring_size = ring_size
+    rows = SimpleNamespace(available_size=lambda: num_rows[0])
+    args = (32, 8, page_size, torch.bfloat16, "cpu", storage, False)
+    return SWATokenToKVPoolAllocator(*args, req_to_token_pool=rows)
+
+
+@pytest.mark.parametrize("page_size", [1, 4])
+def test_windows_in_rings_take_no_pages(page_size):
+    """Room for windows is room for requests; what is done to windows changes nothing, and full pages are as ever."""
+    num_rows = [3]
+    allocator = ringed(num_rows, page_size=page_size)
+    ring = -(-6 // page_size) * page_size
+    assert is_swa_req_ring(allocator)
+    assert (allocator.swa_ring_cost_tokens, allocator.size_swa, allocator.size) == (ring, 3 * ring, min(32, 3 * ring))
+    row = grow(allocator, [0], [10], [-1])
+    head = grow(allocator, [0], [10], [-1], tail=3)
+    num_rows[0] = 1
+    room = 32 - 2 * -(-10 // page_size) * page_size
+    assert (allocator.full_available_size(), allocator.swa_available_size()) == (room, ring)
+    assert allocator.available_size() == room
+    assert allocator.new_pages_available(room // page_size, 99)
+    allocator.free_group_begin()
+    allocator.free_swa(row)
+    allocator.free_swa_segment(head, start_pos=0)
+    assert (allocator.swa_free_group, allocator.free_group) == ([], [])
+    allocator.free_full(row)
+    allocator.free_full_segments([(head, 0)])
+    allocator.free_group_end()
+    assert allocator.full_available_size() == 32
+    assert allocator.full_to_swa_index_mapping.tolist() == [0] * (32 + page_size) + [-1]
+    assert allocator.swa_attn_allocator.alloc(page_size) is None
+    assert allocator.swa_attn_allocator.free_pages.tolist() == []
+    assert allocator.full_attn_allocator.alloc(page_size).numel() == page_size
+    allocator.resize(SimpleNamespace(full_max_total_num_tokens=16, swa_max_total_num_tokens=16))
+    assert (allocator.size_full, allocator.size_swa, allocator.full_available_size()) == (16, 3 * ring, 16)
+
+
+def test_only_windows_in_rings_are_said_to_be():
+    """Neither an allocator without windows nor one whose windows take pages keeps them in rings."""
+    assert not is_swa_req_ring(token())
+    assert not is_swa_req_ring(windowed())
+    assert windowed().swa_ring_cost_tokens == 0
+
+
+@pytest.fixture
+def on_device(monkeypatch):
+    """Puts the leaves for accelerators on the CPU."""
+    monkeypatch.setattr(leaves, "is_resident", lambda _device: True)
+
+
+@pytest.mark.usefixtures("on_device")
+def test_sides_are_paired_where_books_live_on_the_device():
+    """Pages of each side alone, paired, parted and given back; the mapping follows, and every page comes back."""
+    allocator = windowed()
+    full, window = allocator.full_attn_allocator, allocator.swa_attn_allocator
+    row = grow(allocator, [0], [6], [-1])
+    slots, window_slots = full.alloc(8), window.alloc(8)
+    allocator.set_full_to_swa_mapping(slots, window_slots)
+    assert allocator.translate_loc_from_full_to_swa(slots).tolist() == window_slots.tolist()
+    allocator.free_group_begin()
+    allocator.free_swa_segment(row[:4], start_pos=0)
+    allocator.clear_full_to_swa_mapping(slots[4:])
+    window.free(window_slots[4:])
+    assert len(allocator.swa_free_group) == 2
+    allocator.free_group_end()
+    assert (full.available_size(), window.available_size()) == (16, 24)
+    assert allocator.verify_byte_accounting() == []
+    full.free_segment(slots[4:], start_pos=4)
+    allocator.free_segments([(slots[:4], 0)])
+    allocator.free_full_segment(row[:4], start_pos=0)
+    allocator.free(row[4:])
+    assert sorted(full.free_pages.tolist()) == sorted(window.free_pages.tolist()) == list(range(1, 9))
+    assert allocator.full_to_swa_index_mapping.tolist() == [0] * 36 + [-1]
+
+
+@pytest.mark.usefixtures("on_device")
+@pytest.mark.parametrize("make", [token, paged, windowed])
+def test_debug_mode_has_the_device_note_faults(make, monkeypatch):
+    """Asked for, the audit names a page that was freed twice; not asked for, it knows that the books do not balance."""
+    for asked in ("0", "1"):
+        monkeypatch.setenv("SGLANG_DEBUG_MEMORY_POOL", asked)
+        allocator = make()
+        slots = allocator.alloc(8)
+        for _ in range(2):
+            allocator.free_segment(slots[:4], start_pos=0)
+        (complaint,) = allocator.verify_byte_accounting()
+        assert ("page 1 was freed" in complaint) == (asked == "1")

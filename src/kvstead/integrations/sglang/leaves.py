@@ -1,38 +1,83 @@
-"""Which allocator of kvstead stands behind a pool."""
+"""Which allocator of kvstead stands behind a pool, by the device that its slots live on.
+
+                       on a CPU              on any other device
+    one token a page   TokenAllocator        DeviceTokenAllocator
+    pages              PagedAllocator        DevicePagedAllocator
+    full and window    SplitSWAAllocator     DeviceSplitSWAAllocator
+    windows alone      PureSWAAllocator      PureSWAAllocator, with indices copied to the host at each free
+
+The host's check every call. The device's take the caller's word, so that nothing is read back; with
+SGLANG_DEBUG_MEMORY_POOL=1 they note faults for the next audit.
+"""
 
 from __future__ import annotations
 
+import os
+from collections.abc import Callable
+from typing import TypeAlias
+
 import torch
 
-from kvstead.allocators import PagedAllocator, PureSWAAllocator, TokenAllocator
+from kvstead.allocators import (
+    DevicePagedAllocator,
+    DeviceTokenAllocator,
+    PagedAllocator,
+    PureSWAAllocator,
+    TokenAllocator,
+)
+from kvstead.allocators.device_split_swa import DeviceSplitSWAAllocator
 from kvstead.allocators.split_swa import SplitSWAAllocator
+from kvstead.integrations.sglang.ring import RingAllocator
+
+Device: TypeAlias = str | torch.device
+OnePool: TypeAlias = PagedAllocator | DevicePagedAllocator
+TwoPools: TypeAlias = SplitSWAAllocator | DeviceSplitSWAAllocator
 
 
-def reuse_order(page_size: int, need_sort: bool) -> str:
-    """SGLang's order: freed slots queue behind all others, freed pages are reused first; sorted where asked for."""
-    if need_sort:
-        return "lowest"
-    return "fifo" if page_size == 1 else "lifo"
+def is_resident(device: Device) -> bool:
+    """Whether the books of a pool on `device` live there too."""
+    return torch.device(device).type != "cpu"
 
 
-def token_pool(size: int, device: str | torch.device, need_sort: bool) -> TokenAllocator:
-    """Slots one by one."""
-    return TokenAllocator(size, device=device, order=reuse_order(1, need_sort))
+def is_checked() -> bool:
+    """Whether the user asks for checks on the device."""
+    return os.environ.get("SGLANG_DEBUG_MEMORY_POOL", "").lower() in {"1", "true"}
 
 
-def paged_pool(size: int, page_size: int, device: str | torch.device, need_sort: bool) -> PagedAllocator:
-    """Slots in pages, of one token too."""
+def token_pool(size: int, device: Device, need_sort: bool) -> OnePool:
+    """Slots one by one; freed slots queue behind all others."""
+    if is_resident(device):
+        order = "sorted" if need_sort else "fifo"
+        return DeviceTokenAllocator(size, device=device, order=order, checked=is_checked())
+    return TokenAllocator(size, device=device, order="lowest" if need_sort else "fifo")
+
+
+def paged_pool(size: int, page_size: int, device: Device, need_sort: bool) -> OnePool:
+    """Slots in pages, of one token too; freed pages are reused first."""
+    if is_resident(device):
+        order = "sorted" if need_sort else "lifo"
+        return DevicePagedAllocator(size, page_size, device=device, order=order, checked=is_checked())
     return PagedAllocator(size, page_size, device=device, order="lowest" if need_sort else "lifo")
 
 
-def window_pools(
-    full_size: int, swa_size: int, page_size: int, device: str | torch.device, need_sort: bool
-) -> SplitSWAAllocator:
-    """Pages with window pages."""
-    order = reuse_order(page_size, need_sort)
-    return SplitSWAAllocator(full_size, swa_size, page_size, device=device, order=order)
+def window_pools(full_size: int, swa_size: int, page_size: int, device: Device, need_sort: bool) -> TwoPools:
+    """Pages with window pages, reused as those of one pool of that page size."""
+    order = "fifo" if page_size == 1 else "lifo"
+    sizes = (full_size, swa_size, page_size)
+    if is_resident(device):
+        order = "sorted" if need_sort else order
+        return DeviceSplitSWAAllocator(*sizes, device=device, order=order, checked=is_checked())
+    return SplitSWAAllocator(*sizes, device=device, order="lowest" if need_sort else order)
 
 
-def pure_window_pool(size: int, page_size: int, device: str | torch.device, need_sort: bool) -> PureSWAAllocator:
-    """Pages that are their own window pages."""
-    return PureSWAAllocator(size, page_size, device=device, order=reuse_order(page_size, need_sort))
+def ring_pool(
+    size: int, page_size: int, device: Device, need_sort: bool, num_rows: Callable[[], int], ring_size: int
+) -> RingAllocator:
+    """Pages whose windows lie in a ring of each request's own."""
+    pages = token_pool(size, device, need_sort) if page_size == 1 else paged_pool(size, page_size, device, need_sort)
+    return RingAllocator(pages, num_rows, ring_size)
+
+
+def pure_window_pool(size: int, page_size: int, device: Device, need_sort: bool) -> PureSWAAllocator:
+    """Pages that are their own window pages; freed slots queue behind all others."""
+    return PureSWAAllocator(size, page_size, device=device, order="lowest" if need_sort else "fifo")

@@ -3,13 +3,60 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 
-from kvstead.allocators import PagedAllocator
-from kvstead.errors import AuditError
+from kvstead.errors import KVSteadError
+from kvstead.integrations.sglang import leaves
 from kvstead.integrations.sglang.allocator.base import BaseTokenToKVPoolAllocator, Segments
+
+
+class Core(Protocol):
+    """What an adapter needs of a kvstead allocator, wherever that keeps its books."""
+
+    @property
+    def num_pages(self) -> int:
+        """Pages that can be handed out."""
+
+    @property
+    def free_group(self) -> list[Any] | None:
+        """None, or what is parked."""
+
+    def available_size(self) -> int:
+        """Slots that can be allocated now."""
+
+    def alloc(self, num_tokens: int, /) -> torch.Tensor | None:
+        """Whole pages."""
+
+    def alloc_extend(
+        self, prefix_lens: torch.Tensor, seq_lens: torch.Tensor, last_locs: torch.Tensor, /
+    ) -> torch.Tensor | None:
+        """Rows that grow; lengths on the host."""
+
+    def alloc_decode(self, seq_lens: torch.Tensor, last_locs: torch.Tensor, /) -> torch.Tensor | None:
+        """Rows that grow by one; lengths on the host."""
+
+    def free(self, slots: torch.Tensor, /) -> None:
+        """Slots in any order."""
+
+    def free_segment(self, slots: torch.Tensor, /, *, start_pos: int) -> None:
+        """A stretch of a row."""
+
+    def free_segments(self, pairs: Segments, /) -> None:
+        """Several stretches."""
+
+    def free_group_begin(self) -> None:
+        """Frees wait from here on."""
+
+    def free_group_end(self) -> None:
+        """They take effect."""
+
+    def clear(self) -> None:
+        """Everything is free."""
+
+    def audit(self) -> None:
+        """Raise when the books do not balance."""
 
 
 class CoreAllocator(BaseTokenToKVPoolAllocator):
@@ -27,7 +74,7 @@ class CoreAllocator(BaseTokenToKVPoolAllocator):
         self.core = self._new_core()
 
     @abstractmethod
-    def _new_core(self) -> PagedAllocator:
+    def _new_core(self) -> Core:
         """A fresh allocator of the sizes asked for."""
 
     def _handed_out(self, slots: torch.Tensor | None) -> torch.Tensor | None:
@@ -123,13 +170,15 @@ class CoreAllocator(BaseTokenToKVPoolAllocator):
         """What the audit of `core` finds, in words; empty when nothing is wrong. O(pages of the pool)."""
         try:
             self.core.audit()
-        except AuditError as error:
+        except KVSteadError as error:
             return [str(error)]
         return []
 
 
 class OnePoolAllocator(CoreAllocator):
     """A `CoreAllocator` of one pool, whose free pages can be listed."""
+
+    core: leaves.OnePool
 
     @property
     def free_pages(self) -> torch.Tensor:  # type: ignore[override]  # as above

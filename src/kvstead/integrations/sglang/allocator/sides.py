@@ -68,11 +68,19 @@ class Side(BaseTokenToKVPoolAllocator):
 
 
 class FullSide(Side):
-    """Full pages: handed out without window pages, freed with those that they have by then."""
+    """Full pages: handed out without window pages, and freed as pages whose window side is gone."""
 
     def alloc(self, need_size: int) -> torch.Tensor | None:
         """`need_size` slots in whole pages without a window side, or None when there are not so many."""
         return self.owner.core.alloc_full(need_size)
+
+    def free(self, free_index: torch.Tensor) -> None:
+        """`free_full` of the owner."""
+        self.owner.free_full(free_index)
+
+    def free_segment(self, free_index: torch.Tensor, *, start_pos: int) -> None:
+        """`free_full_segment` of the owner."""
+        self.owner.free_full_segment(free_index, start_pos=start_pos)
 
 
 class WindowSide(Side):

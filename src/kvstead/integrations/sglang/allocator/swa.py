@@ -23,9 +23,12 @@ class SWATokenToKVPoolAllocator(CoreAllocator):
     full_to_swa_index_mapping: int64[size + page_size + 1] on the device, where the window side of each full slot lies,
     0 for none, and -1 in the last entry. One tensor for the allocator's whole life, handed to the pool once; to be read
     only.
+
+    A pool whose windows lie in a ring of each request's own says so (`kvcache.swa_req_ring_size`). Then windows take no
+    pages, and `req_to_token_pool` says how many more requests there is room for.
     """
 
-    core: SplitSWAAllocator
+    core: SplitSWAAllocator  # or one with the same calls, see `leaves`
 
     def __init__(
         self,
@@ -38,6 +41,11 @@ class SWATokenToKVPoolAllocator(CoreAllocator):
         need_sort: bool,
         req_to_token_pool: Any = None,
     ) -> None:
+        ring_size = getattr(kvcache, "swa_req_ring_size", None)
+        self._ring_cost = -(-(ring_size or 0) // page_size) * page_size
+        self._rows = req_to_token_pool
+        if ring_size is not None:
+            size_swa = self._rows.available_size() * self._ring_cost
         self._size_full, self._size_swa = size, size_swa
         super().__init__(min(size, size_swa), page_size, dtype, device, kvcache, need_sort)
         self._mapping = self._new_mapping()
@@ -60,6 +68,16 @@ class SWATokenToKVPoolAllocator(CoreAllocator):
         return self._size_swa
 
     @property
+    def swa_req_ring(self) -> bool:
+        """Whether windows lie in a ring of each request's own."""
+        return self._ring_cost > 0
+
+    @property
+    def swa_ring_cost_tokens(self) -> int:
+        """Window slots of such a ring, in whole pages; 0 where there is none."""
+        return self._ring_cost
+
+    @property
     def swa_free_group(self) -> list[Any]:
         """What the open group holds of the window side, one entry a call."""
         return list(self.core.window_releases())
@@ -73,9 +91,9 @@ class SWATokenToKVPoolAllocator(CoreAllocator):
         return self.core.swa_available_size()
 
     def new_pages_available(self, num_full_pages: int, num_swa_pages: int) -> bool:
-        """Whether each side has so many pages now."""
-        full, window = self.full_available_size(), self.swa_available_size()
-        return num_full_pages <= full // self.page_size and num_swa_pages <= window // self.page_size
+        """Whether each side has so many pages now; in rings windows take none."""
+        fits_window = self.swa_req_ring or num_swa_pages * self.page_size <= self.swa_available_size()
+        return fits_window and num_full_pages * self.page_size <= self.full_available_size()
 
     def alloc_extend_swa_tail(
         self,
@@ -156,7 +174,8 @@ class SWATokenToKVPoolAllocator(CoreAllocator):
 
         Raises `InvalidSize` for more full slots than the mapping was made for.
         """
-        full, window = int(config.full_max_total_num_tokens), int(config.swa_max_total_num_tokens)
+        full = int(config.full_max_total_num_tokens)
+        window = self._size_swa if self.swa_req_ring else int(config.swa_max_total_num_tokens)
         self._mapping.require_room(full)
         self._size_full, self._size_swa, self.size = full, window, min(full, window)
         self.full_attn_allocator.size, self.swa_attn_allocator.size = full, window
@@ -201,7 +220,10 @@ class SWATokenToKVPoolAllocator(CoreAllocator):
         return self.swa_available_size()
 
     def _new_core(self) -> Any:
-        return leaves.window_pools(self._size_full, self._size_swa, self.page_size, self.device, self.need_sort)
+        where = (self.page_size, self.device, self.need_sort)
+        if self.swa_req_ring:
+            return leaves.ring_pool(self._size_full, *where, self._rows.available_size, self._ring_cost)
+        return leaves.window_pools(self._size_full, self._size_swa, *where)
 
     def _new_mapping(self) -> TokenMapping:
         return TokenMapping(self._size_full, self.page_size, self.device)
@@ -269,3 +291,8 @@ class PureSWATokenToKVPoolAllocator(SWATokenToKVPoolAllocator):
     def _sides(self) -> tuple[Side, Side]:
         only = Side(self, self._size_swa, getattr(self._kvcache, "swa_kv_pool", None))
         return only, only
+
+
+def is_swa_req_ring(allocator: Any) -> bool:
+    """Whether an allocator of any kind keeps windows in a ring of each request's own."""
+    return isinstance(allocator, SWATokenToKVPoolAllocator) and allocator.swa_req_ring

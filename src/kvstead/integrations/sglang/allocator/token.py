@@ -6,7 +6,6 @@ from typing import Any
 
 import torch
 
-from kvstead.allocators import PagedAllocator
 from kvstead.integrations.sglang import leaves
 from kvstead.integrations.sglang.allocator.core import OnePoolAllocator
 
@@ -17,5 +16,5 @@ class TokenToKVPoolAllocator(OnePoolAllocator):
     def __init__(self, size: int, dtype: torch.dtype, device: str, kvcache: Any, need_sort: bool) -> None:
         super().__init__(size, 1, dtype, device, kvcache, need_sort)
 
-    def _new_core(self) -> PagedAllocator:
+    def _new_core(self) -> leaves.OnePool:
         return leaves.token_pool(self.size, self.device, self.need_sort)
