@@ -1,6 +1,7 @@
-"""`make bench`: kvstead beside SGLang, part by part in turn; prints a table and keeps it in `benchmarks/results/`.
+"""`make bench`: kvstead beside SGLang and transformers, part by part in turn.
 
-Parts may be named on the command line; by default all are measured.
+Prints tables and keeps them in `benchmarks/results/`. Parts may be named on the command line; by default all are
+measured.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from statistics import median
 
 import layouts
 import machine
+import models
 from peers import sglang_python
 from replay import TRACE
 from table import render
@@ -26,16 +28,36 @@ ROUNDS = 3
 KEEP_FREED = {"MALLOC_MMAP_MAX_": "0", "MALLOC_TRIM_THRESHOLD_": str(1 << 34)}
 BOTH = ("allocators", "windows", "unified", "pools", "tree", "window_tree")
 OURS = ("pages", "import", "replay")
-ALL = [*BOTH, *OURS, "layouts"]
+ALL = [*BOTH, *OURS, "layouts", "models"]
 
 
 def main(parts: list[str]) -> None:
     load = os.getloadavg()[0]
     if load > machine.num_cores() / 4:
         print(f"The machine is busy (load {load:.1f}); figures of a quiet one mean more.", flush=True)
-    pythons = {"kvstead": Path(sys.executable), "sglang": sglang_python()}
-    if not TRACE.exists():
+    if "replay" in parts and not TRACE.exists():
         print("The conversation trace is not beside the project: no replay is measured.")
+    medians, versions = measure_in_turn(parts)
+    if "models" in parts:
+        versions |= models.versions()
+    table = render(medians["kvstead"], medians["sglang"], versions, ROUNDS, load)
+    if "layouts" in parts:
+        print("usable memory by layout", file=sys.stderr, flush=True)
+        table += "\n" + layouts.report()
+    if "models" in parts:
+        table += "\n" + models.report()
+    print(table)
+    some = "" if parts == ALL else f"-{'-'.join(parts)}"
+    target = HERE / "results" / f"{date.today().isoformat()}-{machine.label()}{some}.md"  # noqa: DTZ011
+    target.parent.mkdir(exist_ok=True)
+    target.write_text(table)
+    print(f"Written to benchmarks/results/{target.name}", file=sys.stderr)
+
+
+def measure_in_turn(parts: list[str]) -> tuple[dict[str, dict[str, float]], dict[str, str]]:
+    """The medians of a few rounds, by library and figure, and the versions of what they ran on."""
+    has_peer = any(part in BOTH for part in parts)
+    pythons = {"kvstead": Path(sys.executable), "sglang": sglang_python() if has_peer else None}
     samples: dict[str, dict[str, list[float]]] = {library: defaultdict(list) for library in pythons}
     versions: dict[str, str] = {}
     for round_number in range(ROUNDS):
@@ -53,16 +75,7 @@ def main(parts: list[str]) -> None:
                 for figure, value in outcome["figures"].items():
                     samples[library][figure].append(value)
     medians = {library: {name: median(values) for name, values in got.items()} for library, got in samples.items()}
-    table = render(medians["kvstead"], medians["sglang"], versions, ROUNDS, load)
-    if "layouts" in parts:
-        print("usable memory by layout", file=sys.stderr, flush=True)
-        table += "\n" + layouts.report()
-    print(table)
-    some = "" if parts == ALL else f"-{'-'.join(parts)}"
-    target = HERE / "results" / f"{date.today().isoformat()}-{machine.label()}{some}.md"  # noqa: DTZ011
-    target.parent.mkdir(exist_ok=True)
-    target.write_text(table)
-    print(f"Written to benchmarks/results/{target.name}", file=sys.stderr)
+    return medians, versions
 
 
 def measure(python: Path, library: str, part: str) -> dict[str, dict]:

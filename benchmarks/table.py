@@ -47,9 +47,9 @@ between the ends it moves as many pages as shall come free, whatever holes there
 
 def render(ours: Figures, theirs: Figures, versions: Mapping[str, str], rounds: int, load: float) -> str:
     """A heading, what it ran on, the tables of what was measured, and how."""
-    built = ", ".join(f"{name} {number}" for name, number in versions.items())
+    built = "".join(f", {name} {number}" for name, number in versions.items())
     place = f"{machine.num_cores()} cores of {machine.cpu_model()}, load {load:.1f} at the start"
-    lines = [f"# Benchmarks, {date.today().isoformat()}", "", f"{place}; kvstead {machine.commit()}, {built}.", ""]  # noqa: DTZ011
+    lines = [f"# Benchmarks, {date.today().isoformat()}", "", f"{place}; kvstead {machine.commit()}{built}.", ""]  # noqa: DTZ011
     head = ["operation", "kvstead", *(["SGLang", "ratio"] if theirs else []), "aim", "met", ""]
     if rows := [line(_cells(row, ours, theirs)) for row in ROWS if row.figure in ours]:
         lines += [line(head), line(["---"] + ["---:"] * (len(head) - 2) + ["---"]), *rows, ""]
