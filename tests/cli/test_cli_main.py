@@ -12,21 +12,21 @@ def test_version_is_that_of_the_package(kvstead):
 
 
 def test_help_names_the_commands_and_loads_nothing_heavy():
-    """Help of every command works without torch, numpy, numba or matplotlib being imported."""
+    """Help of every command works without torch, transformers, numpy, numba or matplotlib being imported."""
     program = (
         "import sys\n"
         "from kvstead.cli.main import main\n"
-        "for command in [], ['replay'], ['models'], ['trace'], ['trace', 'make'], ['trace', 'stats']:\n"
+        "for command in [], ['replay'], ['models'], ['generate'], ['trace'], ['trace', 'make'], ['trace', 'stats']:\n"
         "    try:\n"
         "        main([*command, '--help'])\n"
         "    except SystemExit as ended:\n"
         "        assert not ended.code, ended.code\n"
-        "heavy = {'torch', 'numpy', 'numba', 'matplotlib'} & set(sys.modules)\n"
+        "heavy = {'torch', 'transformers', 'numpy', 'numba', 'matplotlib'} & set(sys.modules)\n"
         "assert not heavy, heavy\n"
     )
     ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)  # noqa: S603 - our own text
     assert ended.returncode == 0, ended.stderr
-    for command in ("replay", "models", "trace", "make", "stats"):
+    for command in ("replay", "models", "generate", "trace", "make", "stats"):
         assert command in ended.stdout
 
 

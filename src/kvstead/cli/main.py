@@ -12,12 +12,12 @@ from typing import Annotated
 
 import typer
 
+from kvstead.cli.common import EXIT_FAULT
+from kvstead.cli.generate import generate
 from kvstead.cli.models import models
 from kvstead.cli.replay import replay
 from kvstead.cli.trace import trace_app
 from kvstead.errors import KVSteadError
-
-EXIT_FAULT = 2
 
 app = typer.Typer(
     name="kvstead",
@@ -28,6 +28,7 @@ app = typer.Typer(
 )
 app.command()(replay)
 app.command()(models)
+app.command()(generate)
 app.add_typer(trace_app, name="trace")
 
 

@@ -7,10 +7,10 @@ from typing import Annotated
 
 import typer
 
+from kvstead.cli.common import EXIT_INTERRUPTED, require_one
 from kvstead.replay.options import Layout, Mode, ReplayOptions
 from kvstead.report.units import parse_bytes
 
-_EXIT_INTERRUPTED = 130
 _DEFAULT_GPU = "h100-sxm"
 _MOST_SLOTS = 2**40
 
@@ -64,10 +64,10 @@ def replay(
 
     Example: kvstead replay trace.jsonl --model llama-3.1-8b --memory 40GiB
     """
-    _require_one("--memory", "--slots", [memory, slots], least=1)
-    _require_one("--gpu", "--step-ms", [gpu, step_ms])
-    _require_one("--serial", "--overlap", [serial or None, overlap or None])
-    _require_one("--window-ratio", "--expected-length", [window_ratio, expected_length])
+    require_one("--memory", "--slots", [memory, slots], least=1)
+    require_one("--gpu", "--step-ms", [gpu, step_ms])
+    require_one("--serial", "--overlap", [serial or None, overlap or None])
+    require_one("--window-ratio", "--expected-length", [window_ratio, expected_length])
     _require_above_zero("--step-ms", step_ms)
     _require_above_zero("--window-ratio", window_ratio)
     _require_static(
@@ -107,17 +107,7 @@ def replay(
     )
     is_interrupted = replay_and_report(options, folder=out, as_json=json)
     if is_interrupted:
-        raise typer.Exit(_EXIT_INTERRUPTED)
-
-
-def _require_one(first: str, second: str, values: list[object], *, least: int = 0) -> None:
-    """Refuse two options that exclude each other, and none where one is needed."""
-    given = sum(value is not None for value in values)
-    if not least <= given <= 1:
-        wanted = "Give one of them" if least else "Give one of them at most"
-        raise typer.BadParameter(
-            f"{'both are' if given else 'neither is'} given. {wanted}.", param_hint=f"{first} / {second}"
-        )
+        raise typer.Exit(EXIT_INTERRUPTED)
 
 
 def _require_static(layout: Layout, dividing: dict[str, object]) -> None:

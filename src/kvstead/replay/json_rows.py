@@ -30,7 +30,7 @@ class MooncakeRows:
 
     def parse(self, number: int, line: str) -> Row:
         """The row on line `number`. Raises `TraceError` when it is malformed."""
-        record = _json_object(self._source, number, line)
+        record = json_object(self._source, number, line)
         size = record.get("block_size", MOONCAKE_BLOCK_SIZE)
         if type(size) is not int or not 0 < size <= MAX_TOKENS:
             malformed(self._source, number, f"a `block_size` of 1 to {MAX_TOKENS}", size)
@@ -56,14 +56,15 @@ class QwenRows:
 
     def parse(self, number: int, line: str) -> Row:
         """The row on line `number`. Raises `TraceError` when it is malformed."""
-        record = _json_object(self._source, number, line)
+        record = json_object(self._source, number, line)
         for key in ("chat_id", "parent_chat_id", "turn"):
             if type(record.get(key)) is not int:
                 malformed(self._source, number, f"an integer `{key}`", record.get(key))
         return _row(self._source, number, record)
 
 
-def _json_object(source: str, number: int, line: str) -> dict[str, Any]:
+def json_object(source: str, number: int, line: str) -> dict[str, Any]:
+    """The JSON object that line `number` is. Raises `TraceError` for anything else."""
     try:
         record = json.loads(line)
     except (ValueError, RecursionError):  # also an integer of too many digits
