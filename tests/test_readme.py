@@ -5,7 +5,9 @@ import re
 import pytest
 
 from kvstead.errors import DoubleFree
+from kvstead.integrations import transformers
 from paths import ROOT
+from tiny_llm import save_tiny_llm
 
 BLOCKS = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), flags=re.DOTALL)
 
@@ -30,9 +32,20 @@ def test_windows_example_prints_what_the_readme_shows(capsys):
 
 def test_manager_example_prints_what_the_readme_shows(capsys):
     """The manager example finds 96 of 100 tokens the second time."""
-    assert len(BLOCKS) == 3
     exec(BLOCKS[2], {})  # noqa: S102 - the README's own code
     found, by_state = capsys.readouterr().out.splitlines()
     assert found == "96"
     assert "# 96" in BLOCKS[2]
     assert list(eval(by_state)) == ["live", "cached", "parked", "free", "padding"]  # noqa: S307 - printed just above
+
+
+def test_chat_example_goes_on_where_it_was(tmp_path, monkeypatch, capsys):
+    """The example of a chat runs, here with a tiny model: its second turn finds whole pages of the first."""
+    assert len(BLOCKS) == 4
+    tiny = transformers.LLM(save_tiny_llm(tmp_path), num_bytes=2**20)
+    monkeypatch.setattr(transformers, "LLM", lambda: tiny)
+    exec(BLOCKS[3], {})  # noqa: S102 - the README's own code
+    *_texts, found = capsys.readouterr().out.splitlines()
+    num_cached, _of, num_tokens = found.split()
+    assert int(num_cached) % 16 == 0
+    assert 128 <= int(num_cached) < int(num_tokens)
