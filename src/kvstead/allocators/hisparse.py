@@ -18,7 +18,8 @@ import torch
 
 from kvstead.allocators.paged import PagedAllocator, all_slots
 from kvstead.allocators.requests import require_pool, whole_pages
-from kvstead.allocators.swa import SWAAllocator, refuse_window_slot
+from kvstead.allocators.split_swa import SplitSWAAllocator
+from kvstead.allocators.swa import refuse_window_slot
 from kvstead.errors import AuditError, InvalidSize, UseAfterFree
 from kvstead.kernels import host, hot, windows
 from kvstead.kernels.arrays import Integers, to_device, to_host
@@ -64,6 +65,10 @@ class _HotSide(PagedAllocator):
     def device_page_states(self) -> StateArray:
         """The state of every device page, uint8[pages + 1]: the allocator's own array, to be read only."""
         return self._hot.table.state
+
+    def device_free_pages(self) -> IntArray:
+        """All free device pages, in the order in which they will be handed out: int64[k], a copy. O(pages)."""
+        return self._hot.contents()
 
     def device_slots(self, slots: Integers) -> torch.Tensor:
         """Where the device side of logical slots lies: int64 on the device, in the shape of `slots`.
@@ -305,8 +310,8 @@ class HiSparseAllocator(_HotSide):
         """Do nothing: there is no group."""
 
 
-class CompressedHiSparseAllocator(_HotSide, SWAAllocator):
-    """An `SWAAllocator` whose full side has device slots as well, one for every `compress_ratio` tokens.
+class CompressedHiSparseAllocator(_HotSide, SplitSWAAllocator):
+    """A `SplitSWAAllocator` whose full side has device slots as well, one for every `compress_ratio` tokens.
 
     full_size, swa_size: logical slots of the two sides. size: device slots, in pages of `page_size / compress_ratio`.
     The page size is that of the logical sides. A block of tokens gets its device slot from `alloc_extend`, with its
@@ -333,7 +338,7 @@ class CompressedHiSparseAllocator(_HotSide, SWAAllocator):
                 f"pages of {page_size} tokens hold no whole number of blocks of {compress_ratio}. Use a page size that "
                 "is a multiple of it."
             )
-        SWAAllocator.__init__(self, full_size, swa_size, page_size, device=device, order=order)
+        super().__init__(full_size, swa_size, page_size, device=device, order=order)
         self._heat(FreeList(size * compress_ratio // page_size, order), compress_ratio)
 
     def full_available_size(self) -> int:
