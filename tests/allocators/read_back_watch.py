@@ -35,6 +35,10 @@ class NoReadBack(TorchDispatchMode):
     itself refuses to copy from it, and a copy to it that waits shows here.
     """
 
+    @classmethod
+    def _should_skip_dynamo(cls):
+        return False  # nothing is compiled here, and torch need not import its compiler for that
+
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
         """One operator."""
         kwargs = kwargs or {}

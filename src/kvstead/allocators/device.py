@@ -175,6 +175,13 @@ class DevicePagedAllocator(DefersFrees[DeviceRelease]):
         for slots, start_pos in self._aligned(pairs):
             self.free_segment(slots, start_pos=start_pos)
 
+    def free_group_end(self) -> None:
+        """Close the group and give back all that is parked in it, in one copy a pool; without a group do nothing."""
+        if self.free_group:
+            parked = {pool: [pages for where, pages in self.free_group if where is pool] for pool in self._pools()}
+            self.free_group = [DeviceRelease(pool, pool.joined(lot)) for pool, lot in parked.items() if lot]
+        super().free_group_end()
+
     def clear(self) -> None:
         """Every slot is free again, whoever held it; an open group is dropped, and what `audit` would tell of."""
         self.free_group = None

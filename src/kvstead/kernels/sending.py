@@ -18,20 +18,26 @@ class Sender:
     __slots__ = ("_pins", "device", "dtype")
 
     def __init__(self, device: str | torch.device, dtype: torch.dtype = torch.int64) -> None:
-        self.device = torch.device(device)
+        self.device = torch.empty(0, device=device).device  # with its number
         self.dtype = dtype
         self._pins = self.device.type not in {"cpu", "meta"} and _can_pin()
 
     def send(self, array: np.ndarray) -> torch.Tensor:
         """A contiguous, writable integer array as a tensor of the same shape; on the CPU it may share memory."""
-        tensor = torch.from_numpy(array).to(self.dtype)
+        tensor = torch.from_numpy(array)
+        if tensor.dtype != self.dtype:
+            tensor = tensor.to(self.dtype)
         if self.device.type == "cpu":
             return tensor
         return (tensor.pin_memory() if self._pins else tensor).to(self.device, non_blocking=True)
 
     def indices(self, values: Integers) -> torch.Tensor:
         """Any integers, flat: a tensor on the device is taken as it is, all else is sent. Raises as `to_host`."""
-        if not isinstance(values, torch.Tensor) or (values.is_cpu and self.device.type != "cpu"):
+        if not isinstance(values, torch.Tensor):
+            return self.send(to_host(values))
+        if values.dtype == self.dtype and values.device == self.device and values.dim() == 1:
+            return values
+        if values.is_cpu and self.device.type != "cpu":
             return self.send(to_host(values))
         if values.numel() and (values.is_floating_point() or values.is_complex() or values.dtype == torch.bool):
             raise TypeError(f"expected integers, got {values.dtype}. Pass slots and pages as an integer type.")

@@ -127,6 +127,12 @@ class DeviceFreeList:
                 "page once: drop the row's slots when its request ends."
             )
 
+    def joined(self, parked: list[torch.Tensor]) -> torch.Tensor:
+        """What several calls of `park` returned as one tensor, which `unpark` takes as it would take them in turn."""
+        if len(parked) == 1:
+            return parked[0]
+        return torch.cat(parked[::-1] if self.order == "lifo" else parked)
+
     def contents(self) -> torch.Tensor:
         """All free pages in the order in which they lie in the ring: a new tensor. O(free pages)."""
         return self._listed(self.num_free)
@@ -174,8 +180,10 @@ class DeviceFreeList:
         else:
             start = (self._head + self.num_free) % size
         straight = min(count, size - start)
-        self._ring[start : start + straight].copy_(pages[:straight])
-        if straight < count:
+        if straight == count:
+            self._ring[start : start + count].copy_(pages)
+        else:
+            self._ring[start:].copy_(pages[:straight])
             self._ring[: count - straight].copy_(pages[straight:])
         self.num_free += count
 
