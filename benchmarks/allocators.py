@@ -76,9 +76,9 @@ def end_all(pool: Pool, rows: list[torch.Tensor]) -> None:
     pool.free_group_end()
 
 
-def extend(side: AllocatorSide) -> float:
+def extend(side: AllocatorSide, size: int = MILLION) -> float:
     """16 rows of different lengths, most of them in mid-page, grow by 512 tokens each."""
-    pool = side.paged_pool(MILLION, 16)
+    pool = side.paged_pool(size, 16)
     nothing, prefix = torch.zeros(16, dtype=torch.int64), 37 * torch.arange(16)
     ends = torch.cumsum(prefix, 0)
     outcome: list[torch.Tensor] = []
@@ -95,9 +95,9 @@ def extend(side: AllocatorSide) -> float:
     return median_of(sample, repeats=200)
 
 
-def decode(side: AllocatorSide) -> float:
+def decode(side: AllocatorSide, size: int = MILLION) -> float:
     """32 rows grow by one token; two of them begin a page."""
-    pool = side.paged_pool(MILLION, 16)
+    pool = side.paged_pool(size, 16)
     seq = 512 + torch.arange(32)
     nothing = torch.zeros(32, dtype=torch.int64)
     last = side.extend_call(pool, nothing, seq, nothing - 1)()[torch.cumsum(seq, 0) - 1]
@@ -111,9 +111,9 @@ def decode(side: AllocatorSide) -> float:
     return median_of(sample, repeats=500)
 
 
-def free_segment(side: AllocatorSide) -> float:
+def free_segment(side: AllocatorSide, size: int = MILLION) -> float:
     """A whole row of 2,048 tokens, known to begin on a page boundary."""
-    pool = side.paged_pool(MILLION, 16)
+    pool = side.paged_pool(size, 16)
 
     def sample() -> float:
         row = pool.alloc(REQUEST)

@@ -67,6 +67,22 @@ def _window_rows() -> list[Row]:
     ]
 
 
+def _device_rows() -> list[Row]:
+    return [
+        Row(f"device {figure} {pool}", f"device-resident: {what}, pool of {pool}")
+        for figure, what in (
+            ("alloc", "alloc 2,048, page 16"),
+            ("extend", "extend 16 rows by 512, page 16"),
+            ("decode", "decode 32 rows, page 16"),
+            ("free", "free 2,048 in any order, page 16"),
+            ("free_segment", "free_segment 2,048, page 16"),
+            ("group", "64 requests in one group by free_segment, page 16"),
+            ("token group", "64 requests in one group, page 1"),
+        )
+        for pool in ("1M", "4M")
+    ]
+
+
 def _tree_rows() -> list[Row]:
     return [
         Row(f"{kind}tree {operation} {size}", f"{kind}tree of {size} prompts: {what}", aim=aim)
@@ -115,6 +131,7 @@ ROWS = [
     Row("paged decode", "page 16: decode 32 rows", aim=5),
     Row("paged free_segment", "page 16: free_segment of 2,048, pool of 1M", aim=5),
     *_window_rows(),
+    *_device_rows(),
     Row("pages one", "free list: take and give 1 page", aim=1, note="vLLM 0.33.0: 0.9 us"),
     Row("pages many", "free list: take and give 512 pages, each", "ns", 40, note="vLLM: 190 ns a block"),
     Row("pool bytes a page", "bookkeeping of a pool of 1M pages, each", "B", 16, note="vLLM: 136 B"),

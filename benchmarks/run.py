@@ -26,7 +26,7 @@ HERE = Path(__file__).resolve().parent
 ROUNDS = 3
 # glibc keeps what is freed. Else each copy of a long free list, which only the peer makes, is mostly page faults.
 KEEP_FREED = {"MALLOC_MMAP_MAX_": "0", "MALLOC_TRIM_THRESHOLD_": str(1 << 34)}
-BOTH = ("allocators", "windows", "unified", "pools", "tree", "window_tree")
+BOTH = ("allocators", "windows", "device", "unified", "pools", "tree", "window_tree")
 OURS = ("pages", "import", "replay")
 ALL = [*BOTH, *OURS, "layouts", "models"]
 
@@ -81,7 +81,7 @@ def measure_in_turn(parts: list[str]) -> tuple[dict[str, dict[str, float]], dict
 def measure(python: Path, library: str, part: str) -> dict[str, dict]:
     """One part on one side, in an interpreter of its own."""
     command = [str(python), str(HERE / "side.py"), library, part]
-    settings = KEEP_FREED if part in {"allocators", "windows", "unified"} else {}
+    settings = KEEP_FREED if part in {"allocators", "windows", "device", "unified"} else {}
     done = subprocess.run(command, stdout=subprocess.PIPE, check=True, text=True, env=os.environ | settings)
     return json.loads(done.stdout.splitlines()[-1])
 

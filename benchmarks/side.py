@@ -1,6 +1,6 @@
 """Runs one part of the scenarios on one side and prints what it measured as one JSON object.
 
-python benchmarks/side.py kvstead|sglang allocators|windows|unified|pools|tree|window_tree|pages|import|replay
+python benchmarks/side.py kvstead|sglang allocators|windows|unified|pools|tree|window_tree|device|pages|import|replay
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ import numpy as np
 import torch
 
 from allocators import allocator_figures
+from device import device_figures
 from pools import PAGES, import_seconds, page_figures, pool_figures
 from replay import replay_figures
 from tree import tree_figures, window_tree_figures
@@ -29,6 +30,7 @@ Figures = Iterator[tuple[str, float]]
 def kvstead_parts() -> dict[str, Callable[[], Figures]]:
     from kvstead.pages import FreeList  # noqa: PLC0415
     from side_kvstead import KVSteadSide  # noqa: PLC0415 - each side's interpreter has only its own library
+    from side_kvstead_device import KVSteadDeviceSide  # noqa: PLC0415
 
     side = KVSteadSide()
     names = "KVCacheManager, PagedAllocator, PrefixTree, Scheduler, TokenAllocator"
@@ -39,6 +41,7 @@ def kvstead_parts() -> dict[str, Callable[[], Figures]]:
         "pools": lambda: pool_figures(side),
         "tree": lambda: tree_figures(side),
         "window_tree": lambda: window_tree_figures(side),
+        "device": lambda: device_figures(KVSteadDeviceSide()),
         "pages": lambda: page_figures(FreeList(PAGES)),
         "import": lambda: iter([("import", import_seconds(names))]),
         "replay": replay_figures,
@@ -46,7 +49,7 @@ def kvstead_parts() -> dict[str, Callable[[], Figures]]:
 
 
 def sglang_parts() -> dict[str, Callable[[], Figures]]:
-    from side_sglang import SGLangSide  # noqa: PLC0415 - as above
+    from side_sglang import SGLangDeviceSide, SGLangSide  # noqa: PLC0415 - as above
 
     side = SGLangSide()
     return {
@@ -56,6 +59,7 @@ def sglang_parts() -> dict[str, Callable[[], Figures]]:
         "pools": lambda: pool_figures(side),
         "tree": lambda: tree_figures(side),
         "window_tree": lambda: window_tree_figures(side),
+        "device": lambda: device_figures(SGLangDeviceSide()),
     }
 
 

@@ -15,6 +15,7 @@ import numpy as np
 import torch
 
 from absent_packages import stand_in
+from device import device
 from sides import Call
 
 # What SGLang imports, on the way to its allocators, that is only there for a GPU.
@@ -55,8 +56,8 @@ class _NoWindowStorage:
         return self.full_to_swa_index_mapping[kv_indices]
 
 
-def _paged(size: int, page_size: int) -> Any:
-    return PagedTokenToKVPoolAllocator(size, page_size, torch.bfloat16, "cpu", _NoStorage(), need_sort=False)
+def _paged(size: int, page_size: int, where: str = "cpu") -> Any:
+    return PagedTokenToKVPoolAllocator(size, page_size, torch.bfloat16, where, _NoStorage(), need_sort=False)
 
 
 def window_pool(full_size: int, window_size: int, page_size: int) -> Any:
@@ -205,3 +206,24 @@ class SGLangSide:
         from side_sglang_unified import SGLangUnifiedPool  # noqa: PLC0415 - as above
 
         return SGLangUnifiedPool(kind, num_tokens, page_size, eager=eager)
+
+
+class SGLangDeviceSide(SGLangSide):
+    """The same, with its indices on a device."""
+
+    def token_pool(self, size: int) -> Any:
+        """Page size 1, first in, first out."""
+        return TokenToKVPoolAllocator(size, torch.bfloat16, device(), _NoStorage(), need_sort=False)
+
+    def paged_pool(self, size: int, page_size: int) -> Any:
+        """Last in, first out."""
+        return _paged(size, page_size, device())
+
+    def extend_call(self, pool: Any, prefix: torch.Tensor, seq: torch.Tensor, last: torch.Tensor) -> Call:
+        """Grow rows from `prefix` to `seq` tokens; it wants the lengths on both, and their sum."""
+        lengths = prefix, prefix.cpu(), seq, seq.cpu()
+        return partial(pool.alloc_extend, *lengths, last, int((seq - prefix).sum()))
+
+    def decode_call(self, pool: Any, seq: torch.Tensor, last: torch.Tensor) -> Call:
+        """Grow rows by one token to `seq`."""
+        return partial(pool.alloc_decode, seq, seq.cpu(), last)

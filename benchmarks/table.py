@@ -24,8 +24,10 @@ window side of all that is cached; SGLang's are on the Rust core alone. Rows tha
 1,024 tokens and have nothing in the prefix cache; measured is all that a step asks of memory, for one row of 256: on
 SGLang its scheduler's `alloc_for_decode`, on kvstead `KVCacheManager.decode`. kvstead releases a page once it has left
 the window, SGLang two of them every 128 tokens. Requests with windows are freed by `free`, whose arbitrary slots SGLang
-expands to whole pages first, and by segments, as its scheduler does. 1M is 2**20. The last column quotes other peers
-from an earlier run on such a machine; they are not part of this one.
+expands to whole pages first, and by segments, as its scheduler does. Device-resident allocators keep their indices on
+the GPU if there is one, else on the CPU in its place, where both sides are plain torch on one thread; there kvstead's
+checks are those of the host alone, its default. 1M is 2**20. The last column quotes other peers from an earlier run on
+such a machine; they are not part of this one.
 """.strip()
 
 _ARENAS = """
