@@ -66,7 +66,7 @@ class LayoutError(KVSteadError):
 
 
 class TraceError(KVSteadError):
-    """A request trace that cannot be read: the message names the file, the line and what was expected."""
+    """A request trace, or file of prompts, that cannot be read: the message names file, line and what was expected."""
 
 
 class RequestError(KVSteadError):

@@ -334,14 +334,14 @@ def test_a_seed_makes_samples_come_again(generated):
 
 
 def test_a_prompt_that_does_not_fit_is_rejected_by_name(generated, kvstead, tiny):
-    """What is longer than the model takes says so in its completion and below the summary; the others are answered."""
+    """What is longer than the model takes says so in place of its answer; the others are answered."""
     asked = *_prompts(_words(300), "w1"), "--max-new-tokens", 3
     rejected, answered = generated(*asked)["completions"]
     assert (rejected["finish_reason"], rejected["tokens"]) == ("rejected", [])
     assert rejected["reason"]
     assert len(answered["tokens"]) == 3
     ended = kvstead("generate", tiny, *asked, "--memory", "1MiB")
-    assert f"requests rejected: 1\n  request 0: {rejected['reason']}" in ended.out
+    assert f"(rejected: {rejected['reason']})\n\n[2] w1\n{answered['text']}\n\n" in ended.out
 
 
 @pytest.mark.parametrize(

@@ -61,13 +61,21 @@ def _follow(
     try:
         for piece in stream:
             pieces[piece.index].append(piece)
-            answers.add(piece.index, piece.text, is_last=piece.completion is not None)
+            answers.add(piece.index, _shown(piece), is_last=piece.completion is not None)
             if is_streamed:
                 answers.write()
     except KeyboardInterrupt:
         is_interrupted = True
     answers.write_rest()
     return [_completion(parts) for parts in pieces], is_interrupted
+
+
+def _shown(piece: Piece) -> str:
+    """What is to be read of a piece: its text, or why there is none."""
+    ended = piece.completion
+    if ended is not None and ended.finish_reason is FinishReason.REJECTED:
+        return f"(rejected: {ended.reason})"
+    return piece.text
 
 
 def _completion(pieces: Sequence[Piece]) -> Completion:

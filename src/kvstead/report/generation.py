@@ -7,18 +7,16 @@ from typing import Any
 
 from rich.console import Console
 
-from kvstead.report.table import figures, hit_rate, kind_lines, listed, memory_in_use, print_text, request_lines
+from kvstead.report.table import figures, hit_rate, kind_lines, memory_in_use, print_text, request_lines
 from kvstead.report.units import format_bytes, format_count, format_seconds, format_share
 
 
 def print_generation(summary: Mapping[str, Any], console: Console) -> None:
-    """Print the figures of a summary, and below them what a reader has to know about it."""
+    """Print the figures of a summary, and below them whether it was interrupted."""
     print_text(_headline(summary), console, style="bold")
     console.print(figures(_lines(summary)))
     if summary["interrupted"]:
         print_text("Interrupted: texts and figures end there.", console)
-    for note in listed("requests rejected", summary["requests"]["rejected"], summary["rejections"]):
-        print_text(note, console)
 
 
 def _headline(summary: Mapping[str, Any]) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Container, Iterable, Iterator, Mapping
 from typing import Any
 
 from rich import box
@@ -195,12 +195,11 @@ def notes(summary: Mapping[str, Any]) -> Iterator[str]:
         done = summary["requests"]["finished"] + summary["requests"]["rejected"]
         total = summary["requests"]["total"]
         yield f"Interrupted: the figures cover {format_count(done)} of {format_count(total)} requests."
-    yield from listed("rows of the trace left out", summary["excluded_rows"], summary["excluded"])
-    yield from listed("requests rejected", summary["requests"]["rejected"], summary["rejections"])
+    yield from _listed("rows of the trace left out", summary["excluded_rows"], summary["excluded"])
+    yield from _listed("requests rejected", summary["requests"]["rejected"], summary["rejections"])
 
 
-def listed(what: str, count: int, messages: Sequence[str]) -> Iterator[str]:
-    """How many there are of what, and the first few messages about them; nothing where there is none."""
+def _listed(what: str, count: int, messages: list[str]) -> Iterator[str]:
     if not count:
         return
     yield f"{what}: {format_count(count)}"
