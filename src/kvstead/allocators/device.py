@@ -20,7 +20,7 @@ from kvstead.allocators.base import Segment
 from kvstead.allocators.deferring import DefersFrees
 from kvstead.allocators.requests import refuse_lengths, refuse_shapes, require_page_start, require_pool, whole_pages
 from kvstead.errors import AuditError, InvalidSize
-from kvstead.kernels import device_rows
+from kvstead.kernels import device_ops, device_rows
 from kvstead.kernels.arrays import Integers, to_host
 from kvstead.kernels.choice import ops_for
 from kvstead.kernels.jit import IntArray
@@ -259,6 +259,15 @@ class DevicePagedAllocator(DefersFrees[DeviceRelease]):
         growing = np.flatnonzero(seq > prefix)
         rows, offsets = self._sender.send(np.stack((growing, prefix[growing] % self.page_size)))
         self._free_list.checks.grow(last.index_select(0, rows), offsets, self.page_size)
+
+    def _first_pages(self, slots: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """The page of every slot, and whether no slot in front of it has the same, bool[k]."""
+        pages = torch.div(slots, self.page_size, rounding_mode="floor")
+        return pages, device_ops.first_ones(pages, self._free_list.marks)
+
+    def _note(self, kind: int, bad: torch.Tensor, ids: torch.Tensor) -> None:
+        if self._free_list.checks is not None:
+            self._free_list.checks.note(kind, bad, ids)
 
     def _lengths(self, lengths: Integers, name: str) -> IntArray:
         if isinstance(lengths, torch.Tensor) and not lengths.is_cpu:

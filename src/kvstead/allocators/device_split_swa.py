@@ -42,8 +42,8 @@ class DeviceSplitSWAAllocator(DeviceSWAAllocator):
     def detach_windows(self, slots: Integers) -> None:
         """Make the peers of the pages of `slots` loose; pages without a peer are passed over."""
         pages = self._segment(self._free_list, slots)
-        self._mark(self._peers(pages), loose=True)
-        self._unmap(pages)
+        self._mark(self._peers.of(pages), loose=True)
+        self._peers.drop(pages)
 
     def attach_windows(self, slots: Integers, window_slots: Integers) -> None:
         """Make loose window pages peers: that of each window slot of the page of the full slot beside it.
@@ -53,7 +53,7 @@ class DeviceSplitSWAAllocator(DeviceSWAAllocator):
         pages, peers = self._segment(self._free_list, slots), self._segment(self._windows, window_slots)
         if pages.numel() != peers.numel():
             raise InvalidSize(f"{pages.numel()} pages for {peers.numel()} window pages. Pass their slots in pairs.")
-        self.window_pages.index_copy_(0, pages.long(), peers)
+        self._peers.pair(pages, peers)
         self._mark(peers, loose=False)
 
     def window_releases(self) -> Sequence[DeviceRelease]:

@@ -27,6 +27,7 @@ from kvstead.kernels.arrays import Integers
 from kvstead.kernels.jit import IntArray
 from kvstead.pages import device_checks
 from kvstead.pages.device_free_list import DeviceFreeList
+from kvstead.pages.device_peers import DevicePeers
 
 
 class DeviceSWAAllocator(DevicePagedAllocator):
@@ -112,12 +113,12 @@ class DeviceSWAAllocator(DevicePagedAllocator):
             super().free(indices, num_pages=num_pages)
             return
         all_pages, is_first = self._first_pages(indices)
-        all_peers = self._peers(all_pages)
+        all_peers = self._peers.of(all_pages)
         pages, num_held = device_ops.compact(all_pages, is_first | (self.page_size == 1))  # a single slot is a page
         peers, num_peers = device_ops.compact(all_peers, is_first & (all_peers > 0))
         held, with_peer = torch.cat((num_held, num_peers)).tolist()
         self._require_held(held, with_peer)
-        self._unmap(all_pages)
+        self._peers.drop(all_pages)
         self._give(self._free_list, pages[:held])
         if with_peer:
             self._give(self._windows, peers[:with_peer])
@@ -131,7 +132,7 @@ class DeviceSWAAllocator(DevicePagedAllocator):
         require_page_start(start_pos, self.page_size)
         pages = self._segment(self._free_list, slots)
         if pages.numel():
-            self._note(device_checks.PEER_LEFT, self._peers(pages) != 0, pages)
+            self._note(device_checks.PEER_LEFT, self._peers.of(pages) != 0, pages)
             self._give(self._free_list, pages)
 
     def free_full_segments(self, pairs: Iterable[Segment]) -> None:
@@ -149,12 +150,12 @@ class DeviceSWAAllocator(DevicePagedAllocator):
             return
         pages, is_first = self._first_pages(indices)
         self._note(device_checks.FREED, (pages < 1) | (pages > self.num_pages), pages)
-        all_peers = self._peers(pages)
+        all_peers = self._peers.of(pages)
         peers, num_peers = device_ops.compact(all_peers, is_first & (all_peers > 0))
         with_peer = int(num_peers)
         if with_peer:
             self._windows.require_held(with_peer)
-            self._unmap(pages)
+            self._peers.drop(pages)
             self._give(self._windows, peers[:with_peer])
 
     def free_swa_segment(self, slots: Integers, *, start_pos: int) -> None:
@@ -176,15 +177,12 @@ class DeviceSWAAllocator(DevicePagedAllocator):
         Any other id outside the pool gives anything. O(slots).
         """
         indices = self._sender.indices(slots)
-        pages = torch.div(indices, self.page_size, rounding_mode="floor").remainder_(self.window_pages.numel())
-        peers = self.window_pages.index_select(0, pages)
-        there = peers * self.page_size + indices.remainder(self.page_size)
-        return torch.where(peers > 0, there, peers).reshape(np.shape(slots))
+        return self._peers.slots(indices, self.page_size).reshape(np.shape(slots))
 
     def clear(self) -> None:
         """Every slot of both sides is free again, whoever held it; an open group is dropped."""
         super().clear()
-        self.window_pages[:-1].fill_(0)
+        self._peers.clear()
 
     def audit(self) -> None:
         """Check both sides, and that each window page is free, parked or the peer of one page that is not free.
@@ -204,8 +202,8 @@ class DeviceSWAAllocator(DevicePagedAllocator):
         """Start with a window side beside the full side."""
         self._windows = window_pages
         self.swa_size = window_pages.num_pages * self.page_size
-        self.window_pages = torch.zeros(self.num_pages + 2, dtype=self.index_dtype, device=self.device)
-        self.window_pages[-1:].fill_(-1)
+        self._peers = DevicePeers(self.num_pages, self.device, self.index_dtype)
+        self.window_pages = self._peers.table
 
     def _held_windows(self) -> torch.Tensor:
         """The window pages that somebody holds, in any order: those mapped."""
@@ -224,7 +222,7 @@ class DeviceSWAAllocator(DevicePagedAllocator):
         pages, peers = self._free_list.take(num_pages), self._windows.take(num_windows)
         assert pages is not None, "the full side was asked first"
         assert peers is not None, "the window side was asked first"
-        self.window_pages.index_copy_(0, pages[num_pages - num_windows :].long(), peers)
+        self._peers.pair(pages[num_pages - num_windows :], peers)
         return pages
 
     def _release(self, pages: torch.Tensor) -> None:
@@ -243,27 +241,12 @@ class DeviceSWAAllocator(DevicePagedAllocator):
         if self._free_list.checks is not None:
             inside = self._sender.send(np.flatnonzero((seq > prefix) & (prefix % self.page_size != 0)))
             slots = last.index_select(0, inside)
-            peers = self._peers(torch.div(slots, self.page_size, rounding_mode="floor"))
+            peers = self._peers.of(torch.div(slots, self.page_size, rounding_mode="floor"))
             self._note(device_checks.BARE, peers == 0, slots)
-
-    def _first_pages(self, slots: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """The page of every slot, and whether no slot in front of it has the same, bool[k]."""
-        pages = torch.div(slots, self.page_size, rounding_mode="floor")
-        return pages, device_ops.first_ones(pages, self._free_list.marks)
 
     def _take_peers(self, pages: torch.Tensor) -> torch.Tensor:
         """Take the peers of pages that have one out of the mapping."""
-        peers = self._peers(pages)
+        peers = self._peers.of(pages)
         self._note(device_checks.NO_PEER, peers == 0, pages)
-        self._unmap(pages)
+        self._peers.drop(pages)
         return peers
-
-    def _peers(self, pages: torch.Tensor) -> torch.Tensor:
-        return self.window_pages.index_select(0, pages.clamp(0, self.num_pages))
-
-    def _unmap(self, pages: torch.Tensor) -> None:
-        self.window_pages.index_fill_(0, pages.clamp(0, self.num_pages).long(), 0)
-
-    def _note(self, kind: int, bad: torch.Tensor, ids: torch.Tensor) -> None:
-        if self._free_list.checks is not None:
-            self._free_list.checks.note(kind, bad, ids)

@@ -1,0 +1,42 @@
+"""Which page of a second pool each page of a first one has, on a device.
+
+page       0    1    2    3  ..  N   N + 1
+table    [ 0 |  0 |  9 |  4  ..  0 |  -1  ]       0: none; -1 at the end, so that index -1 stays -1
+"""
+
+from __future__ import annotations
+
+import torch
+
+
+class DevicePeers:
+    """Peers of pages 1 .. `num_pages`. `table` is the same tensor for ever; no call reads anything back."""
+
+    __slots__ = ("num_pages", "table")
+
+    def __init__(self, num_pages: int, device: torch.device, dtype: torch.dtype) -> None:
+        self.num_pages = num_pages
+        self.table = torch.zeros(num_pages + 2, dtype=dtype, device=device)
+        self.table[-1:].fill_(-1)
+
+    def of(self, pages: torch.Tensor) -> torch.Tensor:
+        """The peers of pages, 0 for none: a new tensor. Pages outside the pool have those of its first or last."""
+        return self.table.index_select(0, pages.clamp(0, self.num_pages))
+
+    def pair(self, pages: torch.Tensor, peers: torch.Tensor) -> None:
+        """Give pages peers."""
+        self.table.index_copy_(0, pages.long(), peers)
+
+    def drop(self, pages: torch.Tensor) -> None:
+        """Take the peers of pages away, where there are any."""
+        self.table.index_fill_(0, pages.clamp(0, self.num_pages).long(), 0)
+
+    def slots(self, slots: torch.Tensor, page_size: int) -> torch.Tensor:
+        """Where the peers have these slots: 0 for a page without one, -1 for -1."""
+        pages = torch.div(slots, page_size, rounding_mode="floor").remainder_(self.table.numel())
+        peers = self.table.index_select(0, pages)
+        return torch.where(peers > 0, peers * page_size + slots.remainder(page_size), peers)
+
+    def clear(self) -> None:
+        """No page has a peer."""
+        self.table[:-1].fill_(0)
