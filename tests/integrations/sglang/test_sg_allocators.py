@@ -417,3 +417,17 @@ def test_debug_mode_has_the_device_note_faults(make, monkeypatch):
             allocator.free_segment(slots[:4], start_pos=0)
         (complaint,) = allocator.verify_byte_accounting()
         assert ("page 1 was freed" in complaint) == (asked == "1")
+
+
+def test_composite_resizes_its_leaves_by_assignment():
+    """A new size and number of pages count from the next clear on, and a clear alone keeps what there is."""
+    allocator = paged()
+    core = allocator.core
+    allocator.clear()
+    assert allocator.core is core
+    allocator.alloc(8)
+    allocator.size = 18
+    allocator.num_pages = 4
+    allocator.clear()
+    assert (allocator.num_pages, allocator.available_size()) == (4, 16)
+    assert allocator.alloc(4).tolist() == [4, 5, 6, 7]

@@ -180,6 +180,25 @@ class OnePoolAllocator(CoreAllocator):
 
     core: leaves.OnePool
 
+    @abstractmethod
+    def _new_core(self) -> leaves.OnePool: ...
+
+    @property
+    def num_pages(self) -> int:
+        """Pages that can be handed out."""
+        return self.core.num_pages
+
+    @num_pages.setter
+    def num_pages(self, _number: int) -> None:
+        """Nothing: it follows from `size`, which composites of SGLang's assign beside it before they clear."""
+
+    def clear(self) -> None:
+        """Every slot is free again, whoever held it; an open group is dropped. A new `size` counts from now on."""
+        if self.size // self.page_size == self.core.num_pages:
+            self.core.clear()
+        else:
+            self.core = self._new_core()
+
     @property
     def free_pages(self) -> torch.Tensor:  # type: ignore[override]  # as above
         """Ids of the free pages, in the order in which they will be handed out: int64[k], a copy. O(pages)."""
