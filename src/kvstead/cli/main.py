@@ -16,6 +16,7 @@ from kvstead.cli.common import EXIT_FAULT
 from kvstead.cli.generate import generate
 from kvstead.cli.models import models
 from kvstead.cli.replay import replay
+from kvstead.cli.sglang import sglang_app
 from kvstead.cli.trace import trace_app
 from kvstead.errors import KVSteadError
 
@@ -30,6 +31,7 @@ app.command()(replay)
 app.command()(models)
 app.command()(generate)
 app.add_typer(trace_app, name="trace")
+app.add_typer(sglang_app, name="sglang")
 
 
 def _print_version(value: bool) -> None:  # noqa: FBT001 - the signature of an option's callback

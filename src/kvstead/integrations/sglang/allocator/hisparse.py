@@ -179,17 +179,17 @@ class DeepSeekV4HiSparseTokenToKVPoolAllocator(TieredAllocator):
             prefix_lens, prefix_lens_cpu, seq_lens, seq_lens_cpu, last_loc, extend_num_tokens, swa_tail_len
         )
 
-    def free_full(self, free_index: torch.Tensor) -> None:
+    def free_full(self, free_indices: torch.Tensor) -> None:
         """As `free`; where a window page is left, it goes too."""
-        self.free(free_index)
+        self.free(free_indices)
 
-    def free_swa(self, free_index: torch.Tensor) -> None:
+    def free_swa(self, free_indices: torch.Tensor) -> None:
         """Give back the window pages of the pages that the slots lie in; all else stays."""
-        self.logical_attn_allocator.free_swa(free_index)
+        self.logical_attn_allocator.free_swa(free_indices)
 
-    def free_swa_segment(self, free_index: torch.Tensor, *, start_pos: int) -> None:
+    def free_swa_segment(self, free_indices: torch.Tensor, *, start_pos: int) -> None:
         """`free_swa` for a stretch of a row."""
-        self.logical_attn_allocator.free_swa_segment(free_index, start_pos=start_pos)
+        self.logical_attn_allocator.free_swa_segment(free_indices, start_pos=start_pos)
 
     def free_compressed(self, compressed_indices: torch.Tensor) -> None:
         """`free_hisparse` for entries given by their own ids."""

@@ -1,0 +1,19 @@
+"""What of an installed engine kvstead stands in for, as a table."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from rich import box
+from rich.markup import escape
+from rich.table import Table
+
+
+def coverage_table(title: str, rows: Iterable[tuple[str, str]]) -> Table:
+    """One line a class: its path, and whether it is replaced, or else why not ("" if it is)."""
+    table = Table(title=escape(title), title_justify="left", title_style="bold", box=box.SIMPLE_HEAD)
+    table.add_column("class", no_wrap=True)
+    table.add_column("replaced")
+    for path, fault in rows:
+        table.add_row(escape(path), escape(f"no: {fault}" if fault else "yes"))
+    return table
