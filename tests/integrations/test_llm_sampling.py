@@ -29,11 +29,11 @@ def _picked(logits, draws, ends):
 @pytest.mark.parametrize(
     "options",
     [
-        {},
-        {"chunk_tokens": 8},
         {"num_bytes": 2**16, "decode_headroom": 0},
-        {"layout": "unified", "max_requests": 2},
-        {"prefix_cache": False},
+        pytest.param({}, marks=pytest.mark.models),
+        pytest.param({"chunk_tokens": 8}, marks=pytest.mark.models),
+        pytest.param({"layout": "unified", "max_requests": 2}, marks=pytest.mark.models),
+        pytest.param({"prefix_cache": False}, marks=pytest.mark.models),
     ],
     ids=str,
 )
