@@ -81,3 +81,15 @@ def test_a_model_called_by_itself_says_so():
     query = torch.zeros(1, 1, 1, 4)
     with pytest.raises(LayoutError, match="set_attn_implementation"):
         attend(torch.nn.Module(), query, query, query, None)
+
+
+@pytest.mark.parametrize("heads", [1, 3])
+@pytest.mark.parametrize("columns", [12, 20, 24])
+def test_entries_are_gathered_head_by_head(heads, columns):
+    """Entries side by side, apart by whole heads as in an arena, or apart by any distance, are copied as they are."""
+    whole = torch.randn(30, columns * heads)
+    tensor = whole[:, : 12 * heads].view(30, heads, 12)
+    read = torch.tensor([4, 5, 6, 29, 0, 0, 29])
+    side = SidePlan(None, None, read, [])
+    for _ in range(2):
+        assert torch.equal(side.gather(tensor), tensor[read].transpose(0, 1))

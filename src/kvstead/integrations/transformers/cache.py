@@ -50,12 +50,11 @@ class TokenLayer(CacheLayerMixin):
         new_key, new_value = _token_major(key_states), _token_major(value_states)
         if values is None:
             side.pool.write(self.index, side.new, torch.cat((new_key, new_value), -1))
-            entries = keys.index_select(0, side.read)
-            key, value = torch.split(entries, [new_key.shape[-1], new_value.shape[-1]], -1)
+            key, value = torch.split(side.gather(keys), [new_key.shape[-1], new_value.shape[-1]], -1)
         else:
             side.pool.write(self.index, side.new, new_key, new_value)
-            key, value = keys.index_select(0, side.read), values.index_select(0, side.read)
-        return _head_major(key, key_states.dtype), _head_major(value, value_states.dtype)
+            key, value = side.gather(keys), side.gather(values)
+        return key.to(key_states.dtype)[None], value.to(value_states.dtype)[None]
 
     def lazy_initialization(self, *_: Any, **__: Any) -> NoReturn:
         """Raises `LayoutError`: nothing is allocated here, so the model keeps what the layout does not say."""
@@ -159,8 +158,3 @@ def _unknown(index: int) -> LayoutError:
 def _token_major(states: torch.Tensor) -> torch.Tensor:
     """[batch, heads, new, dim] as [tokens, heads, dim]."""
     return states.transpose(1, 2).flatten(0, 1)
-
-
-def _head_major(entries: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
-    """[entries, heads, dim] as [1, heads, entries, dim]."""
-    return entries.to(dtype).transpose(0, 1)[None]

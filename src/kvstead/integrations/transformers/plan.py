@@ -31,6 +31,22 @@ class SidePlan:
     new: torch.Tensor
     read: torch.Tensor
     groups: list[Group]
+    _by_head: dict[tuple[int, int], torch.Tensor] = field(default_factory=dict)
+
+    def gather(self, tensor: torch.Tensor) -> torch.Tensor:
+        """What the groups read of [slots, heads, dim], one of the pool's: a copy, [heads, entries, dim].
+
+        Each head's entries lie side by side, where that is possible: attention then reads them twice as fast.
+        """
+        num_slots, heads, dim = tensor.shape
+        step, rest = divmod(tensor.stride(0), dim)
+        if heads == 1 or rest:
+            return tensor.index_select(0, self.read).transpose(0, 1)
+        if (heads, step) not in self._by_head:
+            head = torch.arange(heads, device=self.read.device)
+            self._by_head[heads, step] = (self.read * step + head[:, None]).flatten()
+        rows = tensor.as_strided(((num_slots - 1) * step + heads, dim), (dim, 1))
+        return rows.index_select(0, self._by_head[heads, step]).view(heads, -1, dim)
 
 
 @dataclass(slots=True)
