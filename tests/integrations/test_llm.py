@@ -23,6 +23,7 @@ _WAYS = {
     "tight": _TIGHT,
     "tight and unified": {**_TIGHT, "layout": "unified", "chunk_tokens": 16},
     "without cache": {"prefix_cache": False},
+    "flex": {"attention": "flex"},
 }
 
 

@@ -47,8 +47,9 @@ class LLM:
     the memory, "static" or "unified". max_requests: computed at once at most. max_length: tokens of a prompt and its
     answer at most; by default what the model and the memory allow. chunk_tokens: computed in a step at most.
     decode_headroom: as of a `Scheduler`. prefix_cache: whether prompts that begin alike share what was computed. A
-    family whose prompts must be computed whole has neither chunks nor a prefix cache. dtype, device: of a model that
-    is loaded here, by default the checkpoint's own and a GPU if there is one. report: told how far loading has come.
+    family whose prompts must be computed whole has neither chunks nor a prefix cache. attention: as of a
+    `TransformersRunner`. dtype, device: of a model that is loaded here, by default the checkpoint's own and a GPU if
+    there is one. report: told how far loading has come.
 
     A model is computed by kvstead's attention from now on, see `TransformersRunner`. One thread at a time may call.
     Raises `CheckpointError` for a model that cannot be loaded, `LayoutError` for one that does not run here or a memory
@@ -67,6 +68,7 @@ class LLM:
         chunk_tokens: int = 2048,
         decode_headroom: int = 128,
         prefix_cache: bool = True,
+        attention: str = "sdpa",
         dtype: str | torch.dtype | None = None,
         device: str | torch.device | None = None,
         report: Report = silent,
@@ -98,7 +100,7 @@ class LLM:
         self._scheduler = Scheduler(self.manager, chunk_tokens=chunk_tokens, decode_headroom=decode_headroom)
         self._sampler = RowSampler()
         self._clock = ModelClock(own)
-        self._runner = TransformersRunner(own, self.manager, sample=self._sampler)
+        self._runner = TransformersRunner(own, self.manager, sample=self._sampler, attention=attention)
         self._tokenizer = checkpoint.tokenizer
         self._encoder = PromptEncoder(checkpoint.tokenizer, own.config.vocab_size)
         self._stop_tokens = checkpoint.stop_tokens
