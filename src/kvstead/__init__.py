@@ -13,6 +13,7 @@ _HOMES = {
     "PagedAllocator": "kvstead.allocators",
     "DevicePagedAllocator": "kvstead.allocators",
     "DeviceSWAAllocator": "kvstead.allocators",
+    "DeviceHiSparseAllocator": "kvstead.allocators",
     "DeviceTokenAllocator": "kvstead.allocators",
     "PureSWAAllocator": "kvstead.allocators",
     "SWAAllocator": "kvstead.allocators",

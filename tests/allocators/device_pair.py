@@ -45,18 +45,23 @@ class DevicePair:
         assert slots == expected.tolist()
         return slots
 
-    def extend(self):
+    def may_grow(self, _row):
+        """Whether a row may be extended."""
+        return True
+
+    def extend(self, call="alloc_extend"):
         """A few rows grow, new ones too, some of them by nothing."""
         page_size = self.host.page_size
-        chosen = self.rnd.sample(range(len(self.rows)), min(len(self.rows), self.rnd.randrange(4)))
+        able = [number for number, row in enumerate(self.rows) if self.may_grow(row)]
+        chosen = self.rnd.sample(able, min(len(able), self.rnd.randrange(4)))
         chosen += [None] * self.rnd.randrange(3)
         prefix = [0 if row is None else len(self.rows[row]) for row in chosen]
         by = [self.rnd.choice([0, 1, 2, page_size - 1, page_size, 3 * page_size + 1]) for _ in chosen]
         seq = [length + more for length, more in zip(prefix, by, strict=True)]
         last = [self.rows[row][-1] if length else -1 for row, length in zip(chosen, prefix, strict=True)]
         device_last = torch.tensor(last, dtype=self.rnd.choice([torch.int32, torch.int64]))
-        got = self.device.alloc_extend(torch.tensor(prefix), seq, device_last)
-        slots = self.same(got, self.host.alloc_extend(prefix, seq, last))
+        got = getattr(self.device, call)(torch.tensor(prefix), seq, device_last)
+        slots = self.same(got, getattr(self.host, call)(prefix, seq, last))
         if slots is None:
             return
         for row, more in zip(chosen, by, strict=True):

@@ -6,9 +6,10 @@ from kvstead.errors import AuditError, DoubleFree, ForeignPage, MisalignedSegmen
 
 
 def start():
-    """Pages 1 to 7 are live, 8 to 12 are free."""
+    """Pages 1 to 6 and 12 are live, 7 to 11 are free."""
     device = DevicePagedAllocator(48, 4, checked=True)
-    device.alloc(28)
+    pages = device.alloc(48)
+    device.free_segment(pages[24:44], start_pos=24)
     return device
 
 
@@ -24,6 +25,7 @@ FAULTS = {
     "padding": (lambda d: d.free([3]), ForeignPage, r"page 0 was freed.*1\.\.12"),
     "negative": (lambda d: d.free([-1, 4]), ForeignPage, "page -1 was freed"),
     "past the end": (lambda d: d.free_segment([52], start_pos=0), ForeignPage, "page 13 was freed"),
+    "past the end, beside the last page": (lambda d: d.free([48, 52]), ForeignPage, "page 13 was freed"),
     "far past the end": (lambda d: d.free([1 << 40]), ForeignPage, f"page {1 << 38} was freed"),
     "a torn segment": (lambda d: d.free_segment([4, 5, 7], start_pos=0), MisalignedSegment, "slot 7 of a freed"),
     "a segment from inside a page": (lambda d: d.free_segment([5], start_pos=0), MisalignedSegment, "slot 5"),
@@ -46,7 +48,7 @@ def test_an_audit_tells_of_the_first_fault(fault, grouped):
     if grouped:
         device.free_group_begin()
     call(device)
-    device.free([12, 48])  # another fault, after the first
+    device.free([12, 44])  # another fault, after the first
     for _ in range(2):
         with pytest.raises(error, match=text):
             device.audit()

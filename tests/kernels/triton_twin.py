@@ -43,7 +43,7 @@ def compare_growth(rnd, page_size, dtype):
 
 
 def compare_pages(rnd, page_size, dtype):
-    """Slots of pages, pages of slots, and distinct pages; slots outside the pool count as its ends."""
+    """Slots of pages, pages of slots, and distinct pages, some of them outside the pool."""
     slots = torch.randint(-3, 400, (rnd.choice([1, 5, MANY]),), dtype=dtype).to(DEVICE)
     same("segment_pages", slots, page_size)
     same("segment_pages", slots[::2], page_size)

@@ -2,6 +2,7 @@
 
 from kvstead.allocators.base import Allocator
 from kvstead.allocators.device import DevicePagedAllocator, DeviceTokenAllocator
+from kvstead.allocators.device_hisparse import DeviceHiSparseAllocator
 from kvstead.allocators.device_swa import DeviceSWAAllocator
 from kvstead.allocators.hisparse import CompressedHiSparseAllocator, HiSparseAllocator
 from kvstead.allocators.multi_ended import MultiEndedAllocator
@@ -15,6 +16,7 @@ from kvstead.allocators.unified_states import UnifiedMambaAllocator, UnifiedMamb
 __all__ = [
     "Allocator",
     "CompressedHiSparseAllocator",
+    "DeviceHiSparseAllocator",
     "DevicePagedAllocator",
     "DeviceSWAAllocator",
     "DeviceTokenAllocator",

@@ -262,8 +262,11 @@ class DevicePagedAllocator(DefersFrees[DeviceRelease]):
 
     def _first_pages(self, slots: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """The page of every slot, and whether no slot in front of it has the same, bool[k]."""
-        pages = torch.div(slots, self.page_size, rounding_mode="floor")
+        pages = self._pages_of(slots)
         return pages, device_ops.first_ones(pages, self._free_list.marks)
+
+    def _pages_of(self, slots: torch.Tensor) -> torch.Tensor:
+        return torch.div(slots, self.page_size, rounding_mode="floor")
 
     def _note(self, kind: int, bad: torch.Tensor, ids: torch.Tensor) -> None:
         if self._free_list.checks is not None:

@@ -241,7 +241,7 @@ class DeviceSWAAllocator(DevicePagedAllocator):
         if self._free_list.checks is not None:
             inside = self._sender.send(np.flatnonzero((seq > prefix) & (prefix % self.page_size != 0)))
             slots = last.index_select(0, inside)
-            peers = self._peers.of(torch.div(slots, self.page_size, rounding_mode="floor"))
+            peers = self._peers.of(self._pages_of(slots))
             self._note(device_checks.BARE, peers == 0, slots)
 
     def _take_peers(self, pages: torch.Tensor) -> torch.Tensor:

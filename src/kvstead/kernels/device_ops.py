@@ -90,8 +90,8 @@ def segment_pages(slots: torch.Tensor, page_size: int) -> torch.Tensor:
 def first_seen(slots: torch.Tensor, page_size: int, marks: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     """The distinct pages of slots in any order: marked, numbered by a prefix sum, and moved together.
 
-    marks: [pages of the pool + 1], all `FAR`, and so afterwards. Returns the pages in the order first seen, in front of
-    a tensor as long as `slots`, and how many they are, [1]. O(slots).
+    marks: [pages of the pool + 2], the last of them for all other ids; all `FAR`, and so afterwards. Returns the pages
+    in the order first seen, in front of a tensor as long as `slots`, and how many they are, [1]. O(slots).
     """
     pages = torch.div(slots, page_size, rounding_mode="floor")
     return compact(pages, first_ones(pages, marks))
@@ -106,10 +106,11 @@ def compact(values: torch.Tensor, keep: torch.Tensor) -> tuple[torch.Tensor, tor
 
 
 def first_ones(pages: torch.Tensor, marks: torch.Tensor) -> torch.Tensor:
-    """Which entries do not repeat an earlier one, bool[k]. Pages outside the pool count as its first or last. O(k)."""
-    known = pages.clamp(0, marks.numel() - 1).long()
+    """Which entries do not repeat an earlier one, bool[k]; what is no page of the pool repeats nothing. O(k)."""
+    other = marks.numel() - 1
+    known = pages.clamp(-1, other).remainder_(other + 1).long()
     index = torch.arange(pages.numel(), device=pages.device, dtype=marks.dtype)
     marks.scatter_reduce_(0, known, index, "amin")
-    is_first = marks.index_select(0, known) == index
+    is_first = (marks.index_select(0, known) == index) | (known == other)
     marks.index_fill_(0, known, FAR)
     return is_first

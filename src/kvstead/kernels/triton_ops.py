@@ -81,40 +81,40 @@ def _segment(slots_ptr, out_ptr, stride, num_pages, page_size, BLOCK: tl.constex
 
 
 @triton.jit
-def _pages_of(slots_ptr, num_slots, page_size, top, BLOCK: tl.constexpr):
+def _pages_of(slots_ptr, num_slots, page_size, other, BLOCK: tl.constexpr):
     """This program's entries, which of them there are, their pages, and these as places in the marks."""
     index = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     inside = index < num_slots
     page = _floor_div(tl.load(slots_ptr + index, mask=inside, other=0), page_size)
-    return index, inside, page, tl.minimum(tl.maximum(page, 0), top)
+    return index, inside, page, tl.where((page < 0) | (page > other), other, page)
 
 
-@triton.jit(do_not_specialize=["num_slots", "top"], do_not_specialize_on_alignment=["slots_ptr"])
-def _mark(slots_ptr, marks_ptr, num_slots, page_size, top, BLOCK: tl.constexpr):
-    index, inside, _page, place = _pages_of(slots_ptr, num_slots, page_size, top, BLOCK)
+@triton.jit(do_not_specialize=["num_slots", "other"], do_not_specialize_on_alignment=["slots_ptr"])
+def _mark(slots_ptr, marks_ptr, num_slots, page_size, other, BLOCK: tl.constexpr):
+    index, inside, _page, place = _pages_of(slots_ptr, num_slots, page_size, other, BLOCK)
     tl.atomic_min(marks_ptr + place, index, mask=inside)
 
 
-@triton.jit(do_not_specialize=["num_slots", "top"], do_not_specialize_on_alignment=["slots_ptr"])
-def _count(slots_ptr, marks_ptr, counts_ptr, num_slots, page_size, top, BLOCK: tl.constexpr):
-    index, inside, _page, place = _pages_of(slots_ptr, num_slots, page_size, top, BLOCK)
-    is_first = inside & (tl.load(marks_ptr + place, mask=inside, other=-1) == index)
+@triton.jit(do_not_specialize=["num_slots", "other"], do_not_specialize_on_alignment=["slots_ptr"])
+def _count(slots_ptr, marks_ptr, counts_ptr, num_slots, page_size, other, BLOCK: tl.constexpr):
+    index, inside, _page, place = _pages_of(slots_ptr, num_slots, page_size, other, BLOCK)
+    is_first = inside & ((tl.load(marks_ptr + place, mask=inside, other=-1) == index) | (place == other))
     tl.store(counts_ptr + tl.program_id(0), tl.sum(is_first.to(tl.int32)))
 
 
-@triton.jit(do_not_specialize=["num_slots", "top"], do_not_specialize_on_alignment=["slots_ptr"])
-def _gather(slots_ptr, marks_ptr, ends_ptr, out_ptr, num_slots, page_size, top, BLOCK: tl.constexpr):
-    index, inside, page, place = _pages_of(slots_ptr, num_slots, page_size, top, BLOCK)
-    is_first = inside & (tl.load(marks_ptr + place, mask=inside, other=-1) == index)
+@triton.jit(do_not_specialize=["num_slots", "other"], do_not_specialize_on_alignment=["slots_ptr"])
+def _gather(slots_ptr, marks_ptr, ends_ptr, out_ptr, num_slots, page_size, other, BLOCK: tl.constexpr):
+    index, inside, page, place = _pages_of(slots_ptr, num_slots, page_size, other, BLOCK)
+    is_first = inside & ((tl.load(marks_ptr + place, mask=inside, other=-1) == index) | (place == other))
     flags = is_first.to(tl.int32)
     ends = tl.load(ends_ptr + tl.program_id(0))
     rank = ends - tl.sum(flags) + tl.cumsum(flags) - 1
     tl.store(out_ptr + rank, page, mask=is_first)
 
 
-@triton.jit(do_not_specialize=["num_slots", "top"], do_not_specialize_on_alignment=["slots_ptr"])
-def _unmark(slots_ptr, marks_ptr, num_slots, page_size, top, mark, BLOCK: tl.constexpr):
-    index, inside, _page, place = _pages_of(slots_ptr, num_slots, page_size, top, BLOCK)
+@triton.jit(do_not_specialize=["num_slots", "other"], do_not_specialize_on_alignment=["slots_ptr"])
+def _unmark(slots_ptr, marks_ptr, num_slots, page_size, other, mark, BLOCK: tl.constexpr):
+    index, inside, _page, place = _pages_of(slots_ptr, num_slots, page_size, other, BLOCK)
     tl.store(marks_ptr + place, tl.zeros_like(index) + mark, mask=inside)
 
 
@@ -165,15 +165,15 @@ def segment_pages(slots: torch.Tensor, page_size: int) -> torch.Tensor:
 def first_seen(slots: torch.Tensor, page_size: int, marks: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     """As `device_ops.first_seen`: mark, count by block, sum up the counts, gather, and clean the marks."""
     slots = slots.contiguous()
-    out, size, top = torch.empty_like(slots), slots.numel(), marks.numel() - 1
+    out, size, other = torch.empty_like(slots), slots.numel(), marks.numel() - 1
     grid = _grid(size)
     counts = marks.new_empty(grid[0])
     with torch.cuda.device_of(out):
-        _mark[grid](slots, marks, size, page_size, top, BLOCK=_BLOCK)
-        _count[grid](slots, marks, counts, size, page_size, top, BLOCK=_BLOCK)
+        _mark[grid](slots, marks, size, page_size, other, BLOCK=_BLOCK)
+        _count[grid](slots, marks, counts, size, page_size, other, BLOCK=_BLOCK)
         ends = counts.cumsum(0)
-        _gather[grid](slots, marks, ends, out, size, page_size, top, BLOCK=_BLOCK)
-        _unmark[grid](slots, marks, size, page_size, top, FAR, BLOCK=_BLOCK)
+        _gather[grid](slots, marks, ends, out, size, page_size, other, BLOCK=_BLOCK)
+        _unmark[grid](slots, marks, size, page_size, other, FAR, BLOCK=_BLOCK)
     return out, ends[-1:]
 
 

@@ -23,6 +23,7 @@ COUNT = 5  # id: how many distinct pages there were
 NO_PEER = 6  # id: a full page
 PEER_LEFT = 7  # id: a full page
 BARE = 8  # id: a slot behind which a row grew
+COLD = 9  # the same
 
 _MISTAKES: dict[int, tuple[type[KVSteadError], str, str]] = {
     OFFSET: (
@@ -54,6 +55,11 @@ _MISTAKES: dict[int, tuple[type[KVSteadError], str, str]] = {
         UseAfterFree,
         "a row grew behind slot {}, in a page whose window page is gone.",
         "Free the window side of whole pages only, up to the last page that is full.",
+    ),
+    COLD: (
+        UseAfterFree,
+        "a row grew behind slot {}, which has no device slot.",
+        "Use alloc_logical_only, or start at a page boundary.",
     ),
 }
 

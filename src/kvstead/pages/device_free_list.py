@@ -67,7 +67,7 @@ class DeviceFreeList:
         self.order = order
         self.device = device
         self._ring = torch.empty(max(num_pages, 1), dtype=dtype, device=device)
-        self.marks = torch.full((num_pages + 1,), device_ops.FAR, dtype=torch.int32, device=device)
+        self.marks = torch.full((num_pages + 2,), device_ops.FAR, dtype=torch.int32, device=device)
         self.checks = DeviceChecks(num_pages, device, self.marks) if checked else None
         self._head = self.num_free = self.num_parked = self._num_sorted = 0
         self.clear()
