@@ -7,7 +7,14 @@ from device_pair import DevicePair
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kvstead.allocators import DevicePagedAllocator, DeviceTokenAllocator, PagedAllocator, TokenAllocator
+from kvstead.allocators import (
+    DeviceHiSparseAllocator,
+    DevicePagedAllocator,
+    DeviceSWAAllocator,
+    DeviceTokenAllocator,
+    PagedAllocator,
+    TokenAllocator,
+)
 from kvstead.errors import DoubleFree, FreeGroupError, InvalidSize, MisalignedSegment, MisalignedSize
 
 PAGE_SIZES = (1, 3, 4, 16, 64)
@@ -194,6 +201,8 @@ MISUSE = {
     "a start below nothing": (lambda device: device.free_segment([2], start_pos=-2), MisalignedSegment),
     "a bad second start": (lambda device: device.free_segments([([4], 2), ([2], 1)]), MisalignedSegment),
     "more pages than are held": (lambda device: device.free(range(2, 10)), DoubleFree),
+    "more pages than slots": (lambda device: device.free([2, 4], num_pages=3), InvalidSize),
+    "fewer pages than none": (lambda device: device.free([2, 4], num_pages=-1), InvalidSize),
     "more segments than are held": (lambda device: device.free_segment(range(2, 10), start_pos=0), DoubleFree),
 }
 
@@ -258,6 +267,23 @@ def test_lengths_that_overflow_are_more_than_there_is():
     assert device.alloc_extend([0] * 4, [2**62] * 4, [-1] * 4) is None
     assert device.alloc_extend([0] * 4, [top] * 4, [-1] * 4) is None
     assert device.available_size() == 8
+
+
+@pytest.mark.parametrize("make", [DevicePagedAllocator, DeviceSWAAllocator, DeviceHiSparseAllocator])
+def test_the_default_device_of_the_process_is_nobodys(make):
+    """Where new tensors of the process go by default changes neither ids nor where they lie."""
+    answers = []
+    for default in ("cpu", "meta"):
+        with torch.device(default):
+            device = make(*([64, 64, 4] if make is DeviceSWAAllocator else [64, 4]), checked=True)
+            rows = device.alloc_extend([0, 0], [6, 9], [-1, -1])
+            more = device.alloc_decode([7, 10], rows[5::9])
+            device.free(rows[:6])
+            device.free_segment(rows[6:], start_pos=0)
+            assert device.alloc(64) is not None
+            device.audit()
+        answers.append((rows.tolist(), more.tolist(), device.free_pages().tolist()))
+    assert answers[0] == answers[1]
 
 
 def test_a_cleared_pool_is_as_new():

@@ -25,7 +25,10 @@ from kvstead.kernels.arrays import Integers, to_host
 from kvstead.kernels.choice import ops_for
 from kvstead.kernels.jit import IntArray
 from kvstead.kernels.sending import Sender
+from kvstead.pages import device_checks
 from kvstead.pages.device_free_list import DeviceFreeList, DeviceRelease
+
+_INDEX_DTYPES = (torch.int64, torch.int32)
 
 
 class _Rows(NamedTuple):
@@ -37,9 +40,6 @@ class _Rows(NamedTuple):
     plan: np.ndarray
     num_slots: int
     num_pages: int
-
-
-_INDEX_DTYPES = (torch.int64, torch.int32)
 
 
 class DevicePagedAllocator(DefersFrees[DeviceRelease]):
@@ -144,19 +144,24 @@ class DevicePagedAllocator(DefersFrees[DeviceRelease]):
 
         num_pages: how many distinct pages that are, from a caller who knows. Else, at a page size above 1, that number
         is read from the device, which waits for it. At page size 1 slots must be distinct. Nothing is kept of `slots`.
-        O(slots). Raises `DoubleFree` for more pages than are held.
+        O(slots). Raises `DoubleFree` for more pages than are held, `InvalidSize` for more than there are slots.
         """
         indices = self._sender.indices(slots)
+        if num_pages is not None and not 0 <= num_pages <= indices.numel():
+            raise InvalidSize(
+                f"num_pages is {num_pages}, for {indices.numel()} slots. Pass how many distinct pages they lie in, or "
+                "leave it out."
+            )
         if not indices.numel():
             return
         if self.page_size == 1:
             self._release(self._ops.segment_pages(indices, 1))
             return
-        pages, count = self._free_list.distinct(indices, self.page_size, self._ops)
+        pages, count = self._ops.first_seen(indices, self.page_size, self._free_list.marks)
         if num_pages is None:
             num_pages = int(count)
-        elif self._free_list.checks is not None:
-            self._free_list.checks.note_count(count, num_pages)
+        else:
+            self._note(device_checks.COUNT, count != num_pages, count)
         self._release(pages[:num_pages])
 
     def free_segment(self, slots: Integers, *, start_pos: int) -> None:

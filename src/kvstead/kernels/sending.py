@@ -47,7 +47,7 @@ class Sender:
 def _can_pin() -> bool:
     """Whether there is an accelerator with memory that it reads by itself."""
     try:
-        torch.empty(1, pin_memory=True)
+        torch.empty(1, device="cpu", pin_memory=True)
     except (RuntimeError, NotImplementedError):
         return False
     return True

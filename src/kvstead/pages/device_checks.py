@@ -117,10 +117,6 @@ class DeviceChecks:
         is_news = bad.any() & (self._fault[:1] == 0)
         self._fault.copy_(torch.where(is_news, fault, self._fault))
 
-    def note_count(self, count: torch.Tensor, num_pages: int) -> None:
-        """Remember that a caller was wrong about how many pages, [1], it named."""
-        self.note(COUNT, count != num_pages, count)
-
     def raise_first(self, page_size: int) -> None:
         """Raise the error for the first fault, if there was one. Waits for the device."""
         kind, bad = self._fault.tolist()

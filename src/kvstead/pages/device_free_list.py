@@ -113,12 +113,6 @@ class DeviceFreeList:
         self.num_parked -= pages.numel()
         self._list(pages)
 
-    def distinct(
-        self, slots: torch.Tensor, page_size: int, ops: device_ops.DeviceOps
-    ) -> tuple[torch.Tensor, torch.Tensor]:
-        """The pages of slots in any order, each once: as `DeviceOps.first_seen`."""
-        return ops.first_seen(slots, page_size, self.marks)
-
     def require_held(self, num_pages: int) -> None:
         """Raise `DoubleFree` when fewer pages than that are live."""
         if num_pages > self.num_live:
@@ -139,7 +133,7 @@ class DeviceFreeList:
 
     def clear(self) -> None:
         """Every page is free again, in ascending order. O(pages)."""
-        torch.arange(1, self._ring.numel() + 1, out=self._ring)
+        torch.arange(1, self._ring.numel() + 1, out=self._ring, device=self.device)
         self._head = 0
         self.num_free = self._num_sorted = self.num_pages
         self.num_parked = 0
