@@ -206,9 +206,9 @@ def test_slots_above_the_sink():
     """The first slot and page of a pool are the first that lie above the largest page of any."""
     buffer = make_buffer(OURS, "states", 4)
     full = pool_of(buffer, "full")
-    assert buffer.min_slot_index("full") == 5  # 208 bytes of state, 48 of a token
-    assert (full.min_slot_index, full.min_page_index, full.max_slots, full.num_pages) == (5, 2, 105, 26)
-    assert (full.entry_bytes, full.entry_bytes_per_page, full.grow_direction, full.size) == (48, 192, "down", 105)
+    assert buffer.min_slot_index("full") == 7  # 656 bytes of state, 96 of a token
+    assert (full.min_slot_index, full.min_page_index, full.max_slots, full.num_pages) == (7, 2, 128, 32)
+    assert (full.entry_bytes, full.entry_bytes_per_page, full.grow_direction, full.size) == (96, 384, "down", 128)
 
 
 @pytest.mark.parametrize(
@@ -517,7 +517,7 @@ def test_size_of_tokens_beside_states_is_what_they_leave():
         assert allocator.full_available_size() == allocator.full_attn_allocator.available_size()
     allocator.size = 3
     assert allocator.size != 3
-    assert (allocator.size_full, allocator.size_mamba) == (104, 23)
+    assert (allocator.size_full, allocator.size_mamba) == (127, 17)
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -11,19 +11,19 @@ import torch
 from drop_in import DropIn
 
 KINDS = ("windows", "states", "both")
-TOKEN_BYTES, WINDOW_BYTES, STATE_BYTES = 48, 32, 208  # bytes of an entry in each pool
-SETTINGS = {"head_num": 1, "store_dtype": torch.float16}
+TOKEN_BYTES, WINDOW_BYTES, STATE_BYTES = 96, 64, 656  # bytes of an entry in each pool
+SETTINGS = {"head_num": 1, "head_dim": 8, "store_dtype": torch.float16}
 
 
 def make_specs(classes, kind):
     """Specs of these sizes, in the chain's places."""
     has_windows, has_states = kind != "states", kind != "windows"
-    specs = [classes.MHASubPoolSpec(name="full", layer_num=3, head_dim=4, grow_direction="down", **SETTINGS)]
+    specs = [classes.MHASubPoolSpec(name="full", layer_num=2, v_head_dim=16, grow_direction="down", **SETTINGS)]
     if has_windows:
         place = "float" if has_states else "up"
-        specs.append(classes.MHASubPoolSpec(name="swa", layer_num=2, head_dim=4, grow_direction=place, **SETTINGS))
+        specs.append(classes.MHASubPoolSpec(name="swa", layer_num=2, grow_direction=place, **SETTINGS))
     if has_states:
-        shapes = {"conv_state_shapes": ((4, 8),), "temporal_state_shape": (1, 2, 5)}
+        shapes = {"conv_state_shapes": ((4, 8), (2, 16)), "temporal_state_shape": (2, 5, 5)}
         dtypes = {"conv_dtype": torch.bfloat16, "temporal_dtype": torch.float32}
         specs.append(classes.MambaSubPoolSpec(name="mamba", layer_num=2, grow_direction="up", **shapes, **dtypes))
     return specs
@@ -177,6 +177,12 @@ class Script:
             return max(rooms) + self.rng.randint(1, 3)
         return min(self.rng.randint(0, 4), *rooms)
 
+    def all_agree(self, lens, ends):
+        """Whether rows can grow so far on all sides, or on none."""
+        size = self.page_size
+        num_pages = sum(-(-end // size) - -(-length // size) for length, end in zip(lens, ends, strict=True))
+        return len({num_pages * size <= side.inner.available_size() for side in self.sides}) == 1
+
     def everywhere(self, name, *args_of):
         """One call to each side; they answer alike but for names."""
         answers = [getattr(side, name)(*args) for side, args in zip(self.sides, args_of, strict=True)]
@@ -205,6 +211,8 @@ class Script:
             lens = [len(row) for row in rows]
             ends = [length + more for length, more in zip(lens, new, strict=False)]
             args.append((lens, ends, [row[-1] if row else -1 for row in rows]))
+        if not self.all_agree(*args[0][:2]):
+            return
         slots = self.everywhere("alloc_extend", *args)
         for side, part in zip(self.sides, slots or [], strict=False):
             side.rows.append(part[: new[0]])
@@ -217,6 +225,8 @@ class Script:
         if not self.sides[0].rows:
             return
         args = [([len(row) + 1 for row in side.rows], [row[-1] for row in side.rows]) for side in self.sides]
+        if not self.all_agree([end - 1 for end in args[0][0]], args[0][0]):
+            return
         slots = self.everywhere("alloc_decode", *args)
         for side, part in zip(self.sides, slots or [], strict=False):
             side.rows = [[*row, slot] for row, slot in zip(side.rows, part, strict=True)]

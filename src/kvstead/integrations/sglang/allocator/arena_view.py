@@ -149,29 +149,29 @@ class ArenaView:
             f"{extent.num_holes} of them holes"
         )
 
-    def translate_kv_loc(self, loc: torch.Tensor, *, out: torch.Tensor | None = None) -> torch.Tensor:
-        """Where slots lie now: int64, in the shape of `loc`; 0, in the sink, for what nobody holds and for -1.
+    def translate_kv_loc(self, virt_tokens: torch.Tensor, *, out: torch.Tensor | None = None) -> torch.Tensor:
+        """Where slots lie now: int64, in the shape of `virt_tokens`; 0, in the sink, for what nobody holds and for -1.
 
         out: an int64 tensor of that shape to write to. Good until pages are taken next. Raises `ForeignPage` for an id
         outside the pool, `InvalidSize` for another `out`.
         """
         table = self.virtual_to_physical  # up to date from here on
-        slots = self._pool.map.translate(to_host(loc), self._entry.page_size)
-        return hand_out(slots, loc, out, table.device)
+        slots = self._pool.map.translate(to_host(virt_tokens), self._entry.page_size)
+        return hand_out(slots, virt_tokens, out, table.device)
 
     def translate_write_loc(
-        self, loc: torch.Tensor, *, out: torch.Tensor | None = None, out_width: int | None = None
+        self, widened_loc: torch.Tensor, *, out: torch.Tensor | None = None, out_width: int | None = None
     ) -> torch.Tensor:
-        """As `translate_kv_loc`. out_width: as many entries of `out` are written, 0 behind those of `loc`."""
+        """As `translate_kv_loc`. out_width: as many entries of `out` are written, 0 behind those of `widened_loc`."""
         if out is None or out_width is None:
-            return self.translate_kv_loc(loc, out=out)
-        self.translate_kv_loc(loc, out=out[: loc.numel()])
-        out[loc.numel() : out_width].zero_()
+            return self.translate_kv_loc(widened_loc, out=out)
+        self.translate_kv_loc(widened_loc, out=out[: widened_loc.numel()])
+        out[widened_loc.numel() : out_width].zero_()
         return out
 
-    def translate_kv_loc_dense(self, loc: torch.Tensor, *, out: torch.Tensor | None = None) -> torch.Tensor:
+    def translate_kv_loc_dense(self, virt_tokens: torch.Tensor, *, out: torch.Tensor | None = None) -> torch.Tensor:
         """As `translate_kv_loc`: kernels read by physical slots."""
-        return self.translate_kv_loc(loc, out=out)
+        return self.translate_kv_loc(virt_tokens, out=out)
 
     def bind_peer(self, peer: ArenaView) -> None:
         """Nothing: the chain has its order. Raises `LayoutError` for a pool of another buffer."""

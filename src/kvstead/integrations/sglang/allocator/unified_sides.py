@@ -112,11 +112,11 @@ class WindowArenaSide(ArenaSide):
         """Window slots that there is room for, if the other pools take none."""
         return self.owner.core.swa_available_size()
 
-    def translate_kv_loc(self, loc: torch.Tensor, *, out: torch.Tensor | None = None) -> torch.Tensor:
+    def translate_kv_loc(self, virt_tokens: torch.Tensor, *, out: torch.Tensor | None = None) -> torch.Tensor:
         """Where the window side of full slots lies now, 0 for a slot without one; else as for every pool."""
         if self._mirror is not None:
             self._mirror.copy_(torch.from_numpy(self._page_table()))
-        return self.owner.core.physical_window_slots(loc, out)
+        return self.owner.core.physical_window_slots(virt_tokens, out)
 
     def alloc(self, need_size: int) -> torch.Tensor | None:
         """Window pages come with full pages."""

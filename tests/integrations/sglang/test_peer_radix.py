@@ -1,0 +1,228 @@
+"""SGLang's radix cache and ours on the same scripts, each over an allocator of its own make."""
+
+import random
+from array import array
+from itertools import product
+
+import peer
+import pytest
+import torch
+from radix_scripts import SIZE, CacheSide, run_script_of_whole_evictions, run_script_of_whole_nodes
+from sglang.srt.mem_cache import base_prefix_cache as types
+from sglang.srt.mem_cache import radix_cache as theirs
+from sglang.srt.mem_cache.cache_init_params import CacheInitParams
+
+from kvstead.errors import AuditError, LockUnderflow, OpenGroup
+from kvstead.integrations.sglang import radix_cache as ours
+from kvstead.integrations.sglang.allocator.paged import PagedTokenToKVPoolAllocator
+
+pytestmark = pytest.mark.sglang
+
+PAGE_SIZES = (1, 4)
+ORDERED = ("lru", "mru", "fifo", "filo", "priority")  # the others count hits, which the two count at different calls
+
+
+def side(module, allocator_class, page_size, policy="lru"):
+    """A cache over an allocator, with SGLang's own parameter types."""
+    allocator = allocator_class(SIZE, page_size, torch.bfloat16, "cpu", None, need_sort=False)
+    cache = module.RadixCache(CacheInitParams(False, None, allocator, page_size, eviction_policy=policy))
+    return CacheSide(cache, allocator, types, module.RadixKey)
+
+
+def pair(page_size, policy="lru"):
+    """SGLang's and ours."""
+    return (
+        side(theirs, peer.PagedTokenToKVPoolAllocator, page_size, policy),
+        side(ours, PagedTokenToKVPoolAllocator, page_size, policy),
+    )
+
+
+def insert(cache, ids, slots=None):
+    params = types.InsertParams(key=theirs.RadixKey(array("q", ids)), value=slots)
+    return cache.insert(params).last_device_node
+
+
+def match(cache, ids):
+    return cache.match_prefix(types.MatchPrefixParams(key=theirs.RadixKey(array("q", ids)))).device_prefix_len
+
+
+def evict(cache, num_tokens):
+    return cache.evict(types.EvictParams(num_tokens=num_tokens)).num_tokens_evicted
+
+
+@pytest.mark.parametrize("policy", [*ORDERED, "lfu", "slru"])
+@pytest.mark.parametrize("page_size", PAGE_SIZES)
+def test_lengths_locks_and_sizes_are_sglangs(page_size, policy):
+    """Matches, duplicates, lock changes and all sizes are the same, where evictions take all that they may."""
+    for seed in range(10):
+        run_script_of_whole_evictions(pair(page_size, policy), page_size, seed)
+
+
+@pytest.mark.parametrize("policy", ORDERED)
+@pytest.mark.parametrize("page_size", PAGE_SIZES)
+def test_victims_are_sglangs_where_matches_end_between_nodes(page_size, policy):
+    """The same goes first by every policy of times and priorities, however much is evicted."""
+    for seed in range(10):
+        run_script_of_whole_nodes(pair(page_size, policy), page_size, seed)
+
+
+def test_trees_run_over_each_others_allocators():
+    """Ours over SGLang's allocator, and SGLang's over ours, answer as each over its own."""
+    for page_size in PAGE_SIZES:
+        crossed = (
+            side(ours, peer.PagedTokenToKVPoolAllocator, page_size),
+            side(theirs, PagedTokenToKVPoolAllocator, page_size),
+        )
+        for seed in range(5):
+            run_script_of_whole_evictions([*pair(page_size), *crossed], page_size, seed)
+            crossed = crossed[::-1]
+
+
+def test_results_are_of_sglangs_types():
+    """What callers of SGLang unpack are its own types."""
+    _, mine = pair(4)
+    node = insert(mine.cache, range(8), mine.allocator.alloc(8))
+    key = theirs.RadixKey(array("q", range(8)))
+    results = {
+        types.MatchResult: mine.cache.match_prefix(types.MatchPrefixParams(key=key)),
+        types.InsertResult: mine.cache.insert(types.InsertParams(key=key, value=mine.allocator.alloc(8))),
+        types.EvictResult: mine.cache.evict(types.EvictParams(num_tokens=0)),
+        types.IncLockRefResult: mine.cache.inc_lock_ref(node),
+        types.DecLockRefResult: mine.cache.dec_lock_ref(node),
+        types.TreeLock: mine.cache.lock(node),
+    }
+    for kind, result in results.items():
+        assert type(result) is kind
+
+
+def test_methods_of_sglangs_base_work_on_ours():
+    """Mixed with SGLang's base, as a drop-in is, the cache has what callers ask of any cache besides."""
+
+    class Mixed(ours.RadixCache, types.BasePrefixCache):
+        """Ours first."""
+
+    allocator = PagedTokenToKVPoolAllocator(SIZE, 4, torch.bfloat16, "cpu", None, need_sort=False)
+    cache = Mixed(CacheInitParams(False, None, allocator, 4))
+    short, long = insert(cache, range(4), allocator.alloc(4)), insert(cache, [9] * 8, allocator.alloc(8))
+    other = insert(cache, [*range(4), 7, 7, 7, 7], allocator.alloc(8))
+    order = cache.dfs_weight_order([long, short, other, cache.root_node])
+    assert sorted(order) == [0, 1, 2, 3]
+    assert (order.index(1) - order.index(2)) in {-1, 1}
+    assert cache.evict_for_alloc(types.EvictParams(num_tokens=1)).num_tokens_evicted == 8
+    assert cache.root_node_handle() == cache.root_node
+    assert (cache.take_events(), cache.supports_swa(), cache.full_evictable_size()) == ([], False, 0)
+
+
+def ask_all(module, rng):
+    """What two random keys of one class say of themselves and of each other."""
+    ids, more = (array("q", [rng.randrange(3) for _ in range(rng.randrange(10))]) for _ in range(2))
+    settings = {"is_bigram": rng.random() < 0.5, "extra_key": rng.choice((None, "a")), "cache_salt": "s"}
+    key, other = module.RadixKey(ids, limit=rng.choice((None, 2, 20)), **settings), module.RadixKey(more, **settings)
+    page_size, start, stop = rng.randrange(1, 4), rng.randrange(-9, 9), rng.randrange(-9, 9)
+    return (
+        (len(key), list(key), list(key.raw_token_ids())),
+        (list(key[start:stop]), list(key.page_aligned(page_size))),
+        (key.match(other, page_size), key.match_at(other, rng.randrange(len(other) + 1), page_size)),
+        key.child_key(page_size) if len(key) >= page_size else None,
+    )
+
+
+def test_keys_are_sglangs():
+    """Lengths, slices, common prefixes and child keys of random keys are the same on both classes."""
+    for seed in range(500):
+        assert ask_all(theirs, random.Random(seed)) == ask_all(ours, random.Random(seed))
+
+
+def test_scheduler_finds_prefixes_within_a_batch():
+    """Without memory, with values that are none, matches of requests in a queue are as long as on SGLang's."""
+    rng = random.Random(7)
+    trees = [module.RadixCache.create_simulated() for module in (theirs, ours)]
+    for _ in range(2):
+        for tree in trees:
+            tree.reset()
+        for _ in range(200):
+            ids = [rng.randrange(2) for _ in range(rng.randrange(1, 12))]
+            assert len({match(tree, ids) for tree in trees}) == 1
+            for tree in trees:
+                insert(tree, ids, torch.empty(len(ids), dtype=torch.bool))
+        assert trees[0].total_size() == trees[1].total_size()
+
+
+# Where SGLang does otherwise.
+
+
+def test_rest_of_a_node_that_a_match_stopped_in():
+    """SGLang takes what lies behind a match as used with it; on ours only what matched is."""
+    gone = []
+    for module in (theirs, ours):
+        tree = module.RadixCache.create_simulated()
+        insert(tree, [1, 1, 1, 1])
+        insert(tree, [2, 2])
+        assert match(tree, [1, 1]) == 2
+        tree.token_to_kv_pool_allocator = Sink()
+        evict(tree, 1)
+        gone.append([ids for ids in ([1, 1, 1, 1], [2, 2]) if match(tree, ids) < len(ids)])
+    assert gone == [[[2, 2]], [[1, 1, 1, 1]]]
+
+
+class Sink:
+    """Takes what is freed."""
+
+    def free_segment(self, *_, **__):
+        """And forgets it."""
+
+
+def test_unlock_without_a_lock():
+    """SGLang goes to -1, and the next holder loses its node to an eviction; ours raises, and the lock holds."""
+    them, mine = pair(1)
+    for side_ in (them, mine):
+        node = insert(side_.cache, range(4), side_.allocator.alloc(4))
+        if side_ is mine:
+            with pytest.raises(LockUnderflow):
+                side_.cache.dec_lock_ref(node)
+        else:
+            side_.cache.dec_lock_ref(node)
+        side_.cache.inc_lock_ref(node)
+    assert (evict(them.cache, 4), evict(mine.cache, 4)) == (4, 0)
+
+
+def test_slots_under_two_keys():
+    """SGLang caches them twice and frees them twice; ours raises at the second insertion."""
+    them, mine = pair(1)
+    for side_ in (them, mine):
+        row = side_.allocator.alloc(4)
+        insert(side_.cache, range(4), row)
+        if side_ is mine:
+            with pytest.raises(AuditError):
+                insert(side_.cache, range(50, 54), row)
+        else:
+            insert(side_.cache, range(50, 54), row)
+        evict(side_.cache, SIZE)
+    assert them.allocator.available_size() == SIZE + 4
+    assert mine.allocator.available_size() == SIZE
+
+
+def test_eviction_inside_a_group():
+    """SGLang counts tokens that nobody can use yet; ours raises, and evicts nothing."""
+    them, mine = pair(1)
+    for side_ in (them, mine):
+        insert(side_.cache, range(8), side_.allocator.alloc(8))
+        side_.allocator.alloc(SIZE - 8)
+        side_.allocator.free_group_begin()
+    assert (evict(them.cache, 8), them.allocator.available_size()) == (8, 0)
+    with pytest.raises(OpenGroup):
+        evict(mine.cache, 8)
+    assert mine.cache.evictable_size() == 8
+
+
+def test_hits_are_counted_where_something_is_found():
+    """SGLang counts a hit for who inserts; ours for who matches, so the never matched go first."""
+    for (module, expected), policy in product(((theirs, False), (ours, True)), ("lfu", "slru")):
+        tree = module.RadixCache(CacheInitParams(False, None, None, 1, eviction_policy=policy))
+        insert(tree, [1, 1])
+        for _ in range(3):
+            match(tree, [1, 1])
+        insert(tree, [2, 2])
+        tree.token_to_kv_pool_allocator = Sink()
+        evict(tree, 1)
+        assert (match(tree, [1, 1]) == 2) is expected
