@@ -10,6 +10,7 @@ sys.path.append(str(ROOT / "benchmarks"))
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")
     importlib.import_module("side_sglang")  # makes SGLang importable without a GPU
+    from sglang.srt.hardware_backend.npu.allocator_npu import NPUPagedTokenToKVPoolAllocator
     from sglang.srt.mem_cache.allocator.base import BaseTokenToKVPoolAllocator
     from sglang.srt.mem_cache.allocator.paged import PagedTokenToKVPoolAllocator
     from sglang.srt.mem_cache.allocator.swa import PureSWATokenToKVPoolAllocator, SWATokenToKVPoolAllocator
@@ -22,6 +23,7 @@ BaseSWAKVPool.register(Storage)
 
 __all__ = [
     "BaseTokenToKVPoolAllocator",
+    "NPUPagedTokenToKVPoolAllocator",
     "PagedTokenToKVPoolAllocator",
     "PureSWATokenToKVPoolAllocator",
     "SWATokenToKVPoolAllocator",

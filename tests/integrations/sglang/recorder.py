@@ -181,7 +181,12 @@ class WindowRecorder(Recorder):
             self.rows[-1].dead = dead
 
     def fits_decode(self, batch):
-        """Not where one side is short and the other is not: then SGLang loses what it took from the other."""
+        """Not where one side is short and the other is not: then SGLang loses what it took from the other.
+
+        Windows in rings take nothing.
+        """
+        if self.subject.swa_req_ring:
+            return bool(batch)
         pages = sum(len(row) % self.page_size == 0 for row in batch)
         fits = {pages * self.page_size <= self.subject.full_available_size()}
         fits.add(pages * self.page_size <= self.subject.swa_available_size())

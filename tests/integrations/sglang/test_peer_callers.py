@@ -122,6 +122,12 @@ def test_prefix_caches_live_on_one_pool(core, page_size):
         assert pools[0].available_size() == pools[1].available_size()
         matched += seen[0][0]
     assert matched > 0
+    for _ in range(2):
+        budgets = [pool.create_prefill_budget(tree._tree) for pool, tree in zip(pools, trees, strict=True)]
+        assert budgets[0].remaining_total == budgets[1].remaining_total > 0
+        for pool, tree in zip(pools, trees, strict=True):
+            assert pool.check_decode_capacity(num_tokens=pool.available_size() + 3, tree_cache=tree._tree)
+        assert pools[0].available_size() == pools[1].available_size()
     for tree in trees:
         tree.evict_call(10**6)()
     assert pools[1].available_size() == pools[1].size

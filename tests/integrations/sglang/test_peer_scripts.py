@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from types import SimpleNamespace
 
 import peer
 import pytest
@@ -11,7 +12,7 @@ from replayer import replay
 
 from drop_in import DropIn, Storage
 from kvstead.integrations.sglang import leaves
-from kvstead.integrations.sglang.allocator import paged, swa, token
+from kvstead.integrations.sglang.allocator import npu, paged, swa, token
 
 pytestmark = pytest.mark.sglang
 
@@ -59,7 +60,30 @@ def cases():
         yield case("pure", "pure_swa", PureWindowRecorder, *names, NUM_PAGES, 1, need_sort=need_sort, exact=True)
 
 
+def ringed(cls, page_size):
+    """A factory of a class whose windows lie in a ring of each request's own, with room for three requests."""
+    sizes = (NUM_PAGES * page_size, NUM_WINDOWS * page_size, page_size)
+    rows = SimpleNamespace(available_size=lambda: 3)
+    return lambda: DropIn(cls(*sizes, torch.bfloat16, "cpu", Rings(), need_sort=False, req_to_token_pool=rows))
+
+
+class Rings(Storage):
+    """A pool with rings of more window slots than any row has here."""
+
+    swa_req_ring_size = 1000
+
+
 CASES = list(cases())
+CASES += [
+    Case(
+        f"rings {size}",
+        "swa",
+        WindowRecorder,
+        ringed(peer.SWATokenToKVPoolAllocator, size),
+        ringed(swa.SWATokenToKVPoolAllocator, size),
+    )
+    for size in (4, 16)
+]
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
@@ -104,3 +128,18 @@ def test_triton_kernels_give_the_same_answers(page_size, monkeypatch):
         monkeypatch.setattr(theirs.inner, "use_triton_kernels", True)
         script = Recorder(theirs, seed).record(f"kernels {seed}", "paged", 30)
         replay(script, pool(paged.PagedTokenToKVPoolAllocator, NUM_PAGES * page_size, page_size)())
+
+
+def test_ascend_class_gives_the_same_int32_slots():
+    """Rows of many pages grow and decode as SGLang's do by its plain torch path."""
+    answers = []
+    for cls in (peer.NPUPagedTokenToKVPoolAllocator, npu.NPUPagedTokenToKVPoolAllocator):
+        allocator = pool(cls, 4 * 300, 4)()
+        rows = [allocator.alloc_extend([0, 0], [403, 416], [-1, -1])]
+        last = rows[0][[402, -1]].tolist()
+        for step in range(1, 9):
+            rows.append(allocator.alloc_decode([403 + step, 416 + step], last))
+            last = rows[-1].tolist()
+        answers.append(torch.cat(rows))
+    assert answers[0].dtype == answers[1].dtype == torch.int32
+    assert torch.equal(*answers)

@@ -367,6 +367,14 @@ def test_windows_in_rings_take_no_pages(page_size):
     assert (allocator.size_full, allocator.size_swa, allocator.full_available_size()) == (16, 3 * ring, 16)
 
 
+def test_rings_without_anybody_to_count_requests_are_refused():
+    """Room for windows would be unknown."""
+    storage = Storage()
+    storage.swa_req_ring_size = 6
+    with pytest.raises(InvalidSize, match="req_to_token_pool"):
+        SWATokenToKVPoolAllocator(32, 8, 4, torch.bfloat16, "cpu", storage, need_sort=False)
+
+
 def test_only_windows_in_rings_are_said_to_be():
     """Neither an allocator without windows nor one whose windows take pages keeps them in rings."""
     assert not is_swa_req_ring(token())

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 
 from kvstead.allocators.split_swa import SplitSWAAllocator
+from kvstead.errors import InvalidSize
 from kvstead.integrations.sglang import leaves
 from kvstead.integrations.sglang.allocator.base import Segments
 from kvstead.integrations.sglang.allocator.core import CoreAllocator
@@ -25,7 +26,7 @@ class SWATokenToKVPoolAllocator(CoreAllocator):
     only.
 
     A pool whose windows lie in a ring of each request's own says so (`kvcache.swa_req_ring_size`). Then windows take no
-    pages, and `req_to_token_pool` says how many more requests there is room for.
+    pages, and `req_to_token_pool` says how many more requests there is room for; raises `InvalidSize` without it.
     """
 
     core: SplitSWAAllocator  # or one with the same calls, see `leaves`
@@ -45,7 +46,11 @@ class SWATokenToKVPoolAllocator(CoreAllocator):
         self._ring_cost = -(-(ring_size or 0) // page_size) * page_size
         self._rows = req_to_token_pool
         if ring_size is not None:
-            size_swa = self._rows.available_size() * self._ring_cost
+            if req_to_token_pool is None:
+                raise InvalidSize(
+                    "Windows in rings are counted in requests. Pass req_to_token_pool, which counts them."
+                )
+            size_swa = req_to_token_pool.available_size() * self._ring_cost
         self._size_full, self._size_swa = size, size_swa
         super().__init__(min(size, size_swa), page_size, dtype, device, kvcache, need_sort)
         self._mapping = self._new_mapping()
