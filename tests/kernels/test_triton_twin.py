@@ -14,20 +14,26 @@ from paths import ROOT
 PEERS = ROOT / ".venv" / "peers" / "bin" / "python"  # has Triton, which is too large (1 GB) to ask of every developer
 
 
-def compare(num_rounds, **settings):
-    """Run the comparison in an interpreter that has Triton."""
+def run_on_triton(script, *arguments, **settings):
+    """What a script prints in an interpreter that has Triton."""
     python = sys.executable if find_spec("triton") else PEERS
     if not os.access(python, os.X_OK):
         pytest.skip("Triton is installed neither here nor in the interpreter of the peers (benchmarks/peers.py)")
     paths = [ROOT / "src", ROOT / "tests" / "allocators"]
     done = subprocess.run(  # noqa: S603
-        [python, str(ROOT / "tests" / "kernels" / "triton_twin.py"), str(num_rounds)],
+        [python, str(ROOT / "tests" / "kernels" / script), *arguments],
         env=os.environ | {"PYTHONPATH": os.pathsep.join(map(str, paths)), **settings},
         capture_output=True,
         text=True,
         check=False,
     )
-    assert done.stdout.endswith("equal\n"), done.stderr
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def compare(num_rounds, **settings):
+    """Hold Triton's kernels against torch's."""
+    assert run_on_triton("triton_twin.py", str(num_rounds), **settings).endswith("equal\n")
 
 
 def test_triton_says_what_torch_says():
@@ -45,6 +51,13 @@ def test_triton_says_what_torch_says_for_long():
 def test_triton_says_what_torch_says_on_a_gpu():
     """The same for compiled kernels."""
     compare(30, TRITON_INTERPRET="0")
+
+
+@pytest.mark.parametrize("index", [pytest.param("i32", marks=pytest.mark.soak), "i64"])
+def test_every_kernel_compiles_for_a_gpu(index, tmp_path):
+    """The interpreter takes what no compiler would, so each kernel is compiled, for a GPU that need not be there."""
+    said = run_on_triton("triton_compile.py", index, TRITON_INTERPRET="0", TRITON_CACHE_DIR=str(tmp_path))
+    assert said.startswith("8 kernels")
 
 
 def test_triton_is_for_cuda_only():
