@@ -58,6 +58,26 @@ class NoReadBack(TorchDispatchMode):
         return source.device != out.device and (out.is_cpu or not flag)
 
 
+class SmallResults(TorchDispatchMode):
+    """Raises for every operator that makes a new tensor longer than `limit`. Views and writes in place pass."""
+
+    def __init__(self, limit):
+        super().__init__()
+        self.limit = limit
+
+    @classmethod
+    def _should_skip_dynamo(cls):
+        return False  # as above
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        """One operator."""
+        out = func(*args, **(kwargs or {}))
+        is_new = all(result.alias_info is None for result in func._schema.returns)
+        for tensor in _tensors(out if isinstance(out, tuple | list) else [out]):
+            assert not is_new or tensor.numel() <= self.limit, f"{func} made {tensor.numel()} elements"
+        return out
+
+
 def _tensors(values):
     return [value for value in values if isinstance(value, torch.Tensor)]
 

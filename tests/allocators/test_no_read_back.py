@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from read_back_watch import DEVICES, NoReadBack, NoWait, ReadBack
+from read_back_watch import DEVICES, NoReadBack, NoWait, ReadBack, SmallResults
 
 from kvstead.allocators import DevicePagedAllocator, DeviceSWAAllocator, DeviceTokenAllocator
 
@@ -116,6 +116,20 @@ def test_windows_that_move_on_read_nothing_back(device, checked):
         allocator.free_full_segment(row[:8], start_pos=0)
         allocator.free_swa_segment(row[12:], start_pos=12)
         allocator.window_slots(row.reshape(2, -1))
+
+
+@pytest.mark.parametrize("checked", [False, True])
+@pytest.mark.parametrize("order", ["lifo", "fifo"])
+def test_a_step_costs_what_it_touches(order, checked):
+    """No operator of a step makes a tensor as long as the pool; nor do frees of slots in any order."""
+    paged = DevicePagedAllocator(1 << 19, 4, order=order, checked=checked)
+    windows = DeviceSWAAllocator(1 << 19, 1 << 18, 4, order=order, checked=checked)
+    with SmallResults(100):
+        for allocator in (paged, windows):
+            step(allocator)
+            allocator.free(allocator.alloc(16))
+    with pytest.raises(AssertionError, match="made 131072 elements"), SmallResults(100):
+        paged.free_pages()
 
 
 def test_an_unknown_number_of_pages_is_read():
