@@ -3,11 +3,13 @@
 from kvstead.allocators.base import Allocator
 from kvstead.allocators.device import DevicePagedAllocator, DeviceTokenAllocator
 from kvstead.allocators.device_hisparse import DeviceHiSparseAllocator
+from kvstead.allocators.device_split_swa import DeviceSplitSWAAllocator
 from kvstead.allocators.device_swa import DeviceSWAAllocator
 from kvstead.allocators.hisparse import CompressedHiSparseAllocator, HiSparseAllocator
 from kvstead.allocators.multi_ended import MultiEndedAllocator
 from kvstead.allocators.paged import PagedAllocator, TokenAllocator
 from kvstead.allocators.pure_swa import PureSWAAllocator
+from kvstead.allocators.split_swa import SplitSWAAllocator
 from kvstead.allocators.states import StateAllocator
 from kvstead.allocators.swa import SWAAllocator
 from kvstead.allocators.unified import UnifiedSWAAllocator
@@ -19,12 +21,14 @@ __all__ = [
     "DeviceHiSparseAllocator",
     "DevicePagedAllocator",
     "DeviceSWAAllocator",
+    "DeviceSplitSWAAllocator",
     "DeviceTokenAllocator",
     "HiSparseAllocator",
     "MultiEndedAllocator",
     "PagedAllocator",
     "PureSWAAllocator",
     "SWAAllocator",
+    "SplitSWAAllocator",
     "StateAllocator",
     "TokenAllocator",
     "UnifiedMambaAllocator",

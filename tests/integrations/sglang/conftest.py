@@ -5,6 +5,7 @@ import sys
 
 from paths import ROOT
 
-sys.path.append(str(ROOT / "tests" / "conformance"))  # the replayer of scripts, and its drivers
+for part in ("allocators", "conformance"):  # the watcher of devices; the replayer of scripts and its drivers
+    sys.path.append(str(ROOT / "tests" / part))
 
 collect_ignore_glob = [] if os.environ.get("KVSTEAD_SGLANG_TESTS") == "1" else ["test_peer_*.py"]

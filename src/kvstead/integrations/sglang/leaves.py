@@ -20,13 +20,13 @@ import torch
 
 from kvstead.allocators import (
     DevicePagedAllocator,
+    DeviceSplitSWAAllocator,
     DeviceTokenAllocator,
     PagedAllocator,
     PureSWAAllocator,
+    SplitSWAAllocator,
     TokenAllocator,
 )
-from kvstead.allocators.device_split_swa import DeviceSplitSWAAllocator
-from kvstead.allocators.split_swa import SplitSWAAllocator
 from kvstead.integrations.sglang.ring import RingAllocator
 
 Device: TypeAlias = str | torch.device

@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from kvstead.allocators.split_swa import SplitSWAAllocator
+from kvstead.allocators import SplitSWAAllocator
 from kvstead.errors import InvalidSize
 from kvstead.integrations.sglang import leaves
 from kvstead.integrations.sglang.allocator.base import Segments
