@@ -1,22 +1,26 @@
 """SGLang's unified allocators and ours on the same scripts, with real bytes that move."""
 
 import itertools
+from abc import ABC
 from types import SimpleNamespace
 
 import peer  # noqa: F401 - makes SGLang importable
 import pytest
 import torch
 from sglang.srt.mem_cache import unified_memory_pool as their_memory
+from sglang.srt.mem_cache.allocator import swa as static_swa
 from sglang.srt.mem_cache.allocator import unified_hybrid_swa as their_swa
 from sglang.srt.mem_cache.allocator import unified_mamba as their_mamba
 from sglang.srt.mem_cache.allocator import unified_sub_pool as their_pool
+from test_peer_callers import hold, live, prompts
 from test_peer_signatures import missing_parameters
 from unified_scripts import KINDS, NoTensors, Script, Side, classes_of, ints, make_allocator, make_buffer, make_specs
 
+import side_sglang
 import side_sglang_unified as factories
 from kvstead.errors import DoubleFree, ForeignPage
 from kvstead.integrations.sglang import unified_memory_pool as memory
-from kvstead.integrations.sglang.allocator import unified_hybrid_swa, unified_mamba, unified_sub_pool
+from kvstead.integrations.sglang.allocator import unified_hybrid_swa, unified_mamba, unified_sides, unified_sub_pool
 
 pytestmark = pytest.mark.sglang
 
@@ -217,6 +221,58 @@ def test_sglangs_factories_and_pools_run_on_ours(kind):
         table.mamba_allocator.clear()
     allocator.free(kept)
     assert allocator.verify_byte_accounting() == []
+
+
+class Either(ABC):  # noqa: B024 - only to be asked for
+    """What SGLang's caches insist on, of its own make or of ours."""
+
+
+for _classes in (THEIRS, OURS):
+    Either.register(_classes.UnifiedSWAAllocatorBase)
+
+
+class UnifiedTree(side_sglang.SGLangWindowTree):
+    """SGLang's cache with windows, whose slots come with window slots, as far as both fit together."""
+
+    def __init__(self, pool, cache):
+        super().__init__(pool, cache)
+        self.available_size = self.window_available_size = pool.available_size
+
+    def alloc(self, num_tokens):
+        """Both sides."""
+        return self._pool.alloc(num_tokens)
+
+
+@pytest.mark.parametrize("core", ["rust", "python"])
+@pytest.mark.parametrize("page_size", PAGE_SIZES)
+def test_prefix_caches_live_on_a_unified_buffer(core, page_size, monkeypatch):
+    """Its radix cache with windows pairs, tombstones, revives and evicts on ours as on its own."""
+    monkeypatch.setattr(their_swa, "UnifiedSWAAllocatorBase", Either)
+    monkeypatch.setattr(static_swa, "SWATokenToKVPoolAllocator", Either)
+    sides = [side(classes, "windows", page_size, is_lazy=False, num_pages=40) for classes in (THEIRS, OURS)]
+    pools = [side_.inner for side_ in sides]
+    trees = [UnifiedTree(pool, side_sglang.window_cache(core, pool, page_size, 8)) for pool in pools]
+    locks, moved, bind = ([], []), [], unified_sides.WindowArenaSide.bind
+    monkeypatch.setattr(unified_sides.WindowArenaSide, "bind", lambda *args: moved.append(1) or bind(*args))
+    for number, prompt in enumerate(prompts(page_size, 120)):
+        for tree in trees:
+            tree.evict_windows_call(number % 4 * 4 * page_size)()
+        assert len({live(tree, prompt, afresh=number % 3 == 0) for tree in trees}) == 1
+        assert len({pool.available_size() for pool in pools}) == 1
+        assert len({(used(pool.full_attn_allocator), used(pool.swa_attn_allocator)) for pool in pools}) == 1
+        assert pools[1].verify_byte_accounting() == []
+        for tree, held in zip(trees, locks, strict=True):
+            hold(tree, prompt, held, number)
+    assert moved, "windows moved from duplicates to rows that are in use"
+    for tree, held in zip(trees, locks, strict=True):
+        for lock in held:
+            tree._tree.unlock(lock)
+        tree.evict_call(10**6)()
+    assert used(pools[1].full_attn_allocator) == used(pools[1].swa_attn_allocator) == 0
+
+
+def used(pool):
+    return pool.allocated_count()
 
 
 # Where SGLang does otherwise.
