@@ -177,6 +177,7 @@ def test_without_sglang_there_is_nothing_to_replace():
         (lambda a, b: None, lambda a, b: None, []),
         (lambda a, b: None, lambda a, b, c=1: None, []),
         (lambda a, *, b: None, lambda a, *, c=1, b: None, []),
+        (lambda a, *, b: None, lambda a, b: None, []),
         (lambda a, b: None, lambda b, a: None, ["a", "b"]),
         (lambda a, b=1: None, lambda a, b: None, ["b"]),
         (lambda a, b: None, lambda a, *, b: None, ["b"]),

@@ -17,6 +17,7 @@ COVERED_VERSIONS = ("0.5.19", "0.5.23")
 
 _OURS = "kvstead.integrations.sglang."
 _UNIFIED = "unified"
+_VARIADIC = {inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD}
 
 
 class Seat(NamedTuple):
@@ -135,22 +136,23 @@ def examine() -> Coverage:
 
 
 def missing_parameters(theirs: Callable[..., Any], ours: Callable[..., Any]) -> list[str]:
-    """Parameters of one callable that the other does not take, or takes in another way or place."""
+    """Public parameters of one callable that the other does not take, or takes in another way or place."""
     wanted, given = inspect.signature(theirs).parameters, inspect.signature(ours).parameters
-    variadic = {inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD}
     if any(parameter.kind is inspect.Parameter.VAR_KEYWORD for parameter in given.values()):
         return []
-    places = list(given)
+    named = [parameter for parameter in wanted.values() if parameter.kind not in _VARIADIC and parameter.name[0] != "_"]
+    places = [
+        parameter.name for parameter in given.values() if parameter.kind is inspect.Parameter.POSITIONAL_OR_KEYWORD
+    ]
     return [
-        name
-        for place, (name, parameter) in enumerate(wanted.items())
-        if parameter.kind not in variadic
-        and (
-            name not in given
-            or given[name].kind is not parameter.kind
-            or (parameter.default is not inspect.Parameter.empty and given[name].default is inspect.Parameter.empty)
-            or (parameter.kind is inspect.Parameter.POSITIONAL_OR_KEYWORD and places[place] != name)
+        parameter.name
+        for place, parameter in enumerate(named)
+        if parameter.name not in given
+        or (
+            parameter.default is not inspect.Parameter.empty
+            and given[parameter.name].default is inspect.Parameter.empty
         )
+        or (parameter.kind is inspect.Parameter.POSITIONAL_OR_KEYWORD and places[place : place + 1] != [parameter.name])
     ]
 
 

@@ -15,7 +15,7 @@ import logging
 import os
 from collections.abc import Iterable
 
-from kvstead.integrations.sglang.coverage import COVERED_VERSIONS, KEPT, REBASED, Coverage, Finding, examine
+from kvstead.integrations.sglang.coverage import COVERED_VERSIONS, KEPT, REBASED, SEATS, Coverage, Finding, examine
 
 SWITCH = "KVSTEAD_SGLANG"
 _MODES = ("1", "strict", "off")
@@ -62,11 +62,12 @@ def _hook(findings: Iterable[Finding]) -> None:
 def _rebase(findings: Iterable[Finding]) -> list[str]:
     """Give subclasses that exist already their new base, where they can do with it; in words what became of each."""
     ours = {finding.theirs: finding.ours for finding in findings if finding.theirs and finding.ours}
+    seats = {seat.theirs for seat in SEATS}
     existing: dict[type, None] = {}  # in order, each once
     for base in ours:
         existing.update(dict.fromkeys(type.__subclasses__(base)))
     lines = []
-    for subclass in [subclass for subclass in existing if subclass not in ours]:
+    for subclass in [subclass for subclass in existing if _path(subclass) not in seats]:
         why = _new_bases(subclass, tuple(ours.get(base, base) for base in subclass.__bases__))
         lines.append(f"{subclass.__name__} {why or 'has the new base'}")
     return lines
@@ -74,7 +75,7 @@ def _rebase(findings: Iterable[Finding]) -> list[str]:
 
 def _new_bases(subclass: type, bases: tuple[type, ...]) -> str:
     """Set the bases, or say why not."""
-    path = f"{subclass.__module__}.{subclass.__qualname__}"
+    path = _path(subclass)
     if path not in REBASED:
         return f"keeps SGLang's base: {KEPT.get(path, 'it is not known what it needs of it')}"
     try:
@@ -82,6 +83,10 @@ def _new_bases(subclass: type, bases: tuple[type, ...]) -> str:
     except TypeError as error:
         return f"keeps SGLang's base: {error}"
     return ""
+
+
+def _path(cls: type) -> str:
+    return f"{cls.__module__}.{cls.__qualname__}"
 
 
 def _version_line(coverage: Coverage) -> str:

@@ -63,8 +63,13 @@ class RadixCache:
         mock_allocator: Any = None,
         page_size: int = 1,
         enable_kv_cache_events: bool = False,
+        dynamo_kv_event_format: bool = False,
+        kv_event_lora_names: Any = None,
     ) -> Self:
-        """A cache without a table of requests, to simulate with: over `mock_allocator`, or over nothing."""
+        """A cache without a table of requests, to simulate with: over `mock_allocator`, or over nothing.
+
+        It reports no KV events, so their format and names are not read.
+        """
         params = CacheInitParams(disable, None, mock_allocator, page_size)
         params.enable_kv_cache_events = enable_kv_cache_events
         return cls(params)

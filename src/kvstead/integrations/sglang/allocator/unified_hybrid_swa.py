@@ -177,6 +177,12 @@ class UnifiedSWAAllocatorBase(UnifiedAllocator, SWATokenToKVPoolAllocator):
 class UnifiedSWATokenToKVPoolAllocator(UnifiedSWAAllocatorBase):
     """A `UnifiedSWAAllocatorBase` of the two pools."""
 
+    def evict_to_free_tokens(
+        self, tree_cache: Any, num_tokens: int, *, swa_num_tokens: int | None = None
+    ) -> bool | None:
+        """As `UnifiedAllocator.evict_to_free_tokens`, on both sides for the larger of the two numbers."""
+        return super().evict_to_free_tokens(tree_cache, max(num_tokens, swa_num_tokens or 0))
+
 
 class UnifiedMambaSWATokenToKVPoolAllocator(UnifiedSWAAllocatorBase, UnifiedStateAllocator):
     """A `UnifiedSWAAllocatorBase` with states in the pool "mamba". mamba_kvcache: what their slots index."""

@@ -1,0 +1,57 @@
+"""SGLang 0.5.23 in processes of its own, with the plugin on and off."""
+
+import json
+import os
+import subprocess
+import sys
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+from kvstead.integrations.sglang.coverage import SEATS
+
+pytestmark = pytest.mark.sglang
+
+
+@cache
+def process(mode):
+    """What is found in a process with the switch set to `mode`, and what it said."""
+    ended = subprocess.run(  # noqa: S603 - this interpreter
+        [sys.executable, "-W", "ignore", str(Path(__file__).with_name("plugged.py"))],
+        env=os.environ | {"KVSTEAD_SGLANG": mode},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert ended.returncode == 0, ended.stderr[-2000:]
+    said = [line for line in ended.stderr.splitlines() if line.startswith("kvstead.sglang: ")]
+    return json.loads(ended.stdout.splitlines()[-1]), said
+
+
+@pytest.mark.parametrize("mode", ["1", "strict"])
+def test_every_class_of_this_version_is_replaced(mode):
+    """By its own loader, in the module that defines it and in those that had imported it before; it is said once."""
+    found, said = process(mode)
+    assert set(found["homes"].values()) == {"kvstead"}
+    assert all(module.startswith("kvstead.") for module in [*found["early"], found["states"]])
+    (line,) = said
+    assert all(seat.name in line for seat in SEATS)
+    assert "; not " not in line
+    assert "HybridReqToTokenPool keeps SGLang's base" in line
+
+
+def test_off_leaves_every_class_alone():
+    """And nothing is said; what there is to replace has no fault."""
+    found, said = process("off")
+    assert set(found["homes"].values()) == {"sglang"}
+    assert found["faults"] == []
+    assert not said
+
+
+def test_its_own_caches_and_tables_live_on_the_same_room():
+    """Its prefix caches match as much and have as much room left after every prompt, and its rows are as many."""
+    (ours, _), (theirs, _) = process("1"), process("off")
+    assert ours["trees"] == theirs["trees"]
+    assert any(matched for matched, _ in ours["trees"][0])
+    assert ours["rows"] == theirs["rows"]
