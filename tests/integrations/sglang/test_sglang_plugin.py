@@ -189,3 +189,13 @@ def test_without_sglang_there_is_nothing_to_replace():
 def test_arguments_are_compared_by_name_place_and_default(wanted, given, missing):
     """Whatever can be passed to the one must do for the other."""
     assert coverage.missing_parameters(wanted, given) == missing
+
+
+def test_all_classes_are_exported_by_name():
+    """Whoever needs one of them without SGLang finds it in the package, and no other name."""
+    package = import_module("kvstead.integrations.sglang")
+    assert sorted(package.__all__) == sorted(each.name for each in coverage.SEATS)
+    assert set(package.__all__) <= set(dir(package))
+    assert package.ReqToTokenPool is ReqToTokenPool
+    with pytest.raises(AttributeError, match="Scheduler"):
+        _ = package.Scheduler
