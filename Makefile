@@ -22,7 +22,7 @@ test: lint  ## everything CI runs, but for test-models and test-sglang
 test-models: $(STAMP) $(VENV)/.smollm2-$(SMOLLM2)  ## every model family of transformers on every use of memory, about three minutes
 	KVSTEAD_MODELS=1 $(BIN)/python -m pytest -m models tests/integrations
 
-test-sglang: $(STAMP)  ## beside SGLang itself, in an interpreter of its own, about two minutes
+test-sglang: $(STAMP)  ## beside SGLang itself, in an interpreter of its own, about three minutes
 	$(BIN)/python -c "import sys; sys.path.append('benchmarks'); import peers; sys.exit(not peers.sglang_python())"
 	KVSTEAD_SGLANG_TESTS=1 TRITON_INTERPRET=1 OMP_NUM_THREADS=1 PYTHONPATH=src \
 		$(VENV)/peers/bin/python -m pytest -m sglang tests/integrations/sglang
