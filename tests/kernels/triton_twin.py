@@ -35,7 +35,7 @@ def compare_growth(rnd, page_size, dtype):
     last = torch.tensor(last, dtype=dtype, device=DEVICE)
     pages = torch.randperm(num_pages + 3).to(DEVICE, dtype)
     rows = torch.from_numpy(plan).to(DEVICE, dtype)
-    same("extend_slots", rows, last, pages[:num_pages], page_size, num_slots)
+    same("extend_slots", rows, last, pages[:num_pages], page_size, int(num_slots))
     opening = np.empty(seq.size, dtype=np.int64)
     _, num_pages = device_rows.plan_decode(seq + 1, page_size, opening)
     opening = torch.from_numpy(opening[:num_pages]).to(DEVICE, dtype)

@@ -133,7 +133,7 @@ class DevicePagedAllocator(DefersFrees[DeviceRelease]):
         bad, num_pages = device_rows.plan_decode(seq, self.page_size, opening)
         if bad >= 0:
             refuse_lengths(bad, int(seq[bad]) - 1, int(seq[bad]))
-        pages = self._take(num_pages)
+        pages = self._take(int(num_pages))
         if pages is None:
             return None
         self._check_rows(seq - 1, seq, last)
@@ -247,7 +247,7 @@ class DevicePagedAllocator(DefersFrees[DeviceRelease]):
         bad, num_slots, num_pages = device_rows.plan_rows(prefix, seq, self.page_size, num_free, plan)
         if bad >= 0:
             refuse_lengths(bad, int(prefix[bad]), int(seq[bad]))
-        return _Rows(prefix, seq, last, plan, num_slots, num_pages)
+        return _Rows(prefix, seq, last, plan, int(num_slots), int(num_pages))
 
     def _grow(self, rows: _Rows, pages: torch.Tensor | None) -> torch.Tensor | None:
         """The rows' new slots, if there are pages for them."""

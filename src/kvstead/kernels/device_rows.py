@@ -39,10 +39,11 @@ def plan_rows(
         out[1, i] = num_slots
         out[2, i] = prefix - num_slots
         out[3, i] = num_pages - held
-        out[4, i] = num_slots + held * page_size - prefix
-        num_slots += seq - prefix
+        out[4, i] = num_slots + (page_size - prefix % page_size) % page_size
         opened = max(0, seq // page_size + (1 if seq % page_size else 0) - held)
-        num_pages += min(opened, num_free + 1 - num_pages)  # no sum of lengths overflows
+        num_pages += min(opened, num_free + 1 - num_pages)
+        if num_pages <= num_free:  # else no sum of lengths need overflow
+            num_slots += seq - prefix
         out[0, i] = num_slots
     return -1, num_slots, num_pages
 

@@ -37,7 +37,7 @@ class DeviceFreeList:
     order: `lifo`, `fifo` (as `FreeList`) or `sorted`: like fifo, but sorted as a whole, O(free pages log free pages),
     when the ascending pages in front run short. `checks` are None, or watch every call. Calls on k pages cost O(k).
 
-    Raises `InvalidSize` for a negative count or an unknown order.
+    Raises `InvalidSize` for an unknown order.
     """
 
     __slots__ = (
@@ -56,8 +56,6 @@ class DeviceFreeList:
     def __init__(
         self, num_pages: int, order: str, device: torch.device, dtype: torch.dtype, *, checked: bool = False
     ) -> None:
-        if num_pages < 0:
-            raise InvalidSize(f"num_pages is {num_pages}. A pool has 0 pages or more.")
         if order not in ORDERS:
             raise InvalidSize(
                 f"order {order!r} is none that a device keeps. Use one of {', '.join(ORDERS)}; `sorted` stands in for "
