@@ -6,8 +6,9 @@ from hypothesis import HealthCheck, settings
 
 _SOAK = os.environ.get("KVSTEAD_SOAK") == "1"
 
-settings.register_profile("default", deadline=None, suppress_health_check=[HealthCheck.too_slow], derandomize=True)
-settings.register_profile("soak", deadline=None, suppress_health_check=[HealthCheck.too_slow], max_examples=2000)
+_ANY = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.register_profile("default", _ANY, derandomize=True, max_examples=50)
+settings.register_profile("soak", _ANY, max_examples=2000)
 settings.load_profile("soak" if _SOAK else "default")
 
 

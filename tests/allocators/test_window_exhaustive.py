@@ -133,7 +133,7 @@ def everything(page_size):
     yield from (("begin",), ("end",), ("clear",))
 
 
-@pytest.mark.parametrize("page_size", [1, 2])
+@pytest.mark.parametrize("page_size", [pytest.param(1, marks=pytest.mark.soak), 2])
 def test_every_window_operation_in_every_state_agrees_with_the_model(page_size):
     """Wherever three pages and two windows have got to, the next call does as the model, or changes nothing."""
     calls = list(everything(page_size))
