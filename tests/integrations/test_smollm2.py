@@ -27,10 +27,13 @@ _QUESTIONS = (
     "Translate 'good morning' into Spanish.",
 )
 _CHATS = [[{"role": "system", "content": _SYSTEM}, {"role": "user", "content": question}] for question in _QUESTIONS]
+_SMALL = {"num_bytes": 12 * 16 * 46080, "decode_headroom": 0}  # 12 pages: the shared beginning has 4, each end 1 to 3
 _WAYS = {
     "static": {},
     "unified": {"layout": "unified"},
     "chunked": {"chunk_tokens": 24},
+    "retracted": _SMALL,
+    "retracted and unified": {**_SMALL, "layout": "unified", "chunk_tokens": 40},
 }
 
 
@@ -68,4 +71,5 @@ def test_chats_are_answered_as_by_the_model_alone(checkpoint, expected, way):
         checkpoint.model.set_attn_implementation(attention)
     assert [(one.tokens, one.text) for one in found] == expected
     assert all(one.num_cached >= 48 for one in found[1:])
+    assert (llm.summary()["requests"]["retracted"] > 0) == ("retracted" in way)
     llm.manager.audit()
