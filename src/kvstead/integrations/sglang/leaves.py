@@ -4,6 +4,7 @@
     one token a page   TokenAllocator        DeviceTokenAllocator
     pages              PagedAllocator        DevicePagedAllocator
     full and window    SplitSWAAllocator     DeviceSplitSWAAllocator
+    two tiers          HiSparseAllocator     DeviceHiSparseAllocator
     windows alone      PureSWAAllocator      PureSWAAllocator, with indices copied to the host at each free
 
 The host's check every call. The device's take the caller's word, so that nothing is read back; with
@@ -19,9 +20,11 @@ from typing import TypeAlias
 import torch
 
 from kvstead.allocators import (
+    DeviceHiSparseAllocator,
     DevicePagedAllocator,
     DeviceSplitSWAAllocator,
     DeviceTokenAllocator,
+    HiSparseAllocator,
     PagedAllocator,
     PureSWAAllocator,
     SplitSWAAllocator,
@@ -32,6 +35,7 @@ from kvstead.integrations.sglang.ring import RingAllocator
 Device: TypeAlias = str | torch.device
 OnePool: TypeAlias = PagedAllocator | DevicePagedAllocator
 TwoPools: TypeAlias = SplitSWAAllocator | DeviceSplitSWAAllocator
+TwoTiers: TypeAlias = HiSparseAllocator | DeviceHiSparseAllocator
 
 
 def is_resident(device: Device) -> bool:
@@ -68,6 +72,14 @@ def window_pools(full_size: int, swa_size: int, page_size: int, device: Device, 
         order = "sorted" if need_sort else order
         return DeviceSplitSWAAllocator(*sizes, device=device, order=order, checked=is_checked())
     return SplitSWAAllocator(*sizes, device=device, order="lowest" if need_sort else order)
+
+
+def tiered_pool(size: int, page_size: int, device: Device, need_sort: bool, ratio: int) -> TwoTiers:
+    """`size` device slots and `ratio` times as many logical ones, in pages; freed pages are reused first."""
+    if is_resident(device):
+        order = "sorted" if need_sort else "lifo"
+        return DeviceHiSparseAllocator(size, page_size, ratio=ratio, device=device, order=order, checked=is_checked())
+    return HiSparseAllocator(size, page_size, ratio=ratio, device=device, order="lowest" if need_sort else "lifo")
 
 
 def ring_pool(

@@ -1,6 +1,7 @@
 """SGLang's allocators for models that keep all tokens on the host and the hot ones on the device as well.
 
-Their books are on the host, whatever the device: a call that is handed indices on a device copies them.
+The books of the compressed one are on the host, whatever the device: a call that is handed indices on a device copies
+them.
 """
 
 from __future__ import annotations
@@ -9,8 +10,9 @@ from typing import Any
 
 import torch
 
-from kvstead.allocators import CompressedHiSparseAllocator, HiSparseAllocator
+from kvstead.allocators import CompressedHiSparseAllocator
 from kvstead.errors import LayoutError, MisalignedSize
+from kvstead.integrations.sglang import leaves
 from kvstead.integrations.sglang.allocator.base import BaseTokenToKVPoolAllocator
 from kvstead.integrations.sglang.allocator.swa import SWATokenToKVPoolAllocator
 from kvstead.integrations.sglang.allocator.tiers import LogicalTier, TieredAllocator
@@ -72,9 +74,13 @@ class HiSparseTokenToKVPoolAllocator(TieredAllocator):
         prefilled = -(-prefill_tokens // self.page_size) * self.page_size
         return max(0, self._buffer_size - prefilled) + (0 if has_req_pool_slot else self._scratch_size)
 
-    def _new_core(self) -> HiSparseAllocator:
-        order = "lowest" if self.need_sort else "lifo"
-        return HiSparseAllocator(self._device_size, self.page_size, ratio=self._ratio, device=self.device, order=order)
+    def _new_core(self) -> leaves.TwoTiers:
+        return leaves.tiered_pool(self._device_size, self.page_size, self.device, self.need_sort, self._ratio)
+
+    def _handed_out(self, slots: torch.Tensor | None) -> torch.Tensor | None:
+        if slots is not None:
+            self._mapping.write(slots, self.core.device_slots(slots))
+        return slots
 
 
 class DeepSeekV4HiSparseTokenToKVPoolAllocator(TieredAllocator):
@@ -86,16 +92,16 @@ class DeepSeekV4HiSparseTokenToKVPoolAllocator(TieredAllocator):
     """
 
     core: CompressedHiSparseAllocator
+    compress_ratio = 4
 
     def __init__(self, logical_attn_allocator: SWATokenToKVPoolAllocator) -> None:
         logical, pool = logical_attn_allocator, logical_attn_allocator.get_kvcache().c4_kv_pool
-        if logical.page_size != 4 * pool.page_size:
+        if logical.page_size != self.compress_ratio * pool.page_size:
             raise LayoutError(
                 f"pages of {logical.page_size} tokens do not fill pages of {pool.page_size} slots, four tokens a slot. "
                 "Use a page size four times that of the compressed pool."
             )
         self.logical_attn_allocator, self.hisparse_kvcache = logical, pool
-        self.hisparse_page_size: int = pool.page_size
         super().__init__(
             logical.size, logical.page_size, pool.dtype, pool.device, logical.get_kvcache(), logical.need_sort
         )
@@ -234,3 +240,10 @@ class DeepSeekV4HiSparseTokenToKVPoolAllocator(TieredAllocator):
         order = "lowest" if self.need_sort else "lifo"
         sizes = logical.size_full, logical.size_swa, pool.size, logical.page_size
         return CompressedHiSparseAllocator(*sizes, device=self.device, order=order)
+
+    def _handed_out(self, slots: torch.Tensor | None) -> torch.Tensor | None:
+        if slots is not None:
+            hot = self.core.device_slots(slots)
+            there = hot > 0
+            self._mapping.write(slots[there] // self.compress_ratio, hot[there])
+        return slots

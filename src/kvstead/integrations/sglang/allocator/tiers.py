@@ -6,7 +6,8 @@ from typing import Any
 
 import torch
 
-from kvstead.allocators import CompressedHiSparseAllocator, HiSparseAllocator
+from kvstead.allocators import CompressedHiSparseAllocator
+from kvstead.integrations.sglang import leaves
 from kvstead.integrations.sglang.allocator.base import BaseTokenToKVPoolAllocator, Segments
 from kvstead.integrations.sglang.allocator.core import CoreAllocator
 from kvstead.integrations.sglang.mapping import TokenMapping
@@ -82,7 +83,7 @@ class DeviceTier(Tier):
     """Device slots that no token stands for: buffers."""
 
     def __init__(self, owner: Any) -> None:
-        super().__init__(owner, owner.core.device_size, owner.core.device_page_size)
+        super().__init__(owner, owner.core.device_size, owner.hisparse_page_size)
 
     @property
     def free_pages(self) -> torch.Tensor:  # type: ignore[override]  # as above
@@ -111,7 +112,8 @@ class TieredAllocator(CoreAllocator):
     tokens at its buffers; that changes nothing in the books, and a free undoes it.
     """
 
-    core: HiSparseAllocator | CompressedHiSparseAllocator
+    core: leaves.TwoTiers | CompressedHiSparseAllocator
+    compress_ratio = 1  # tokens that are one entry
     _mapping: TokenMapping
 
     @property
@@ -120,9 +122,9 @@ class TieredAllocator(CoreAllocator):
         return self._mapping.tensor
 
     @property
-    def compress_ratio(self) -> int:
-        """Tokens that are one entry."""
-        return self.core.compress_ratio
+    def hisparse_page_size(self) -> int:
+        """Device slots of a page."""
+        return self.page_size // self.compress_ratio
 
     @property
     def hisparse_attn_allocator(self) -> BaseTokenToKVPoolAllocator:
@@ -147,7 +149,7 @@ class TieredAllocator(CoreAllocator):
 
     def free_hisparse_indices(self, buffer_indices: torch.Tensor) -> None:
         """Give back the pages of device slots. Slots in the padding page stand for none."""
-        self.core.free_hisparse_indices(buffer_indices[buffer_indices >= self.core.device_page_size])
+        self.core.free_hisparse_indices(buffer_indices.where(buffer_indices >= self.hisparse_page_size, 0))
 
     def get_last_loc_compressed(self, last_locs: torch.Tensor) -> torch.Tensor:
         """The last entry that is whole, of rows that end at these slots; -1 for none."""
@@ -197,10 +199,3 @@ class TieredAllocator(CoreAllocator):
 
     def _erase(self, slots: torch.Tensor) -> None:
         self._mapping.erase(torch.div(slots, self.compress_ratio, rounding_mode="floor"))
-
-    def _handed_out(self, slots: torch.Tensor | None) -> torch.Tensor | None:
-        if slots is not None:
-            hot = self.core.device_slots(slots)
-            there = hot > 0
-            self._mapping.write(slots[there] // self.compress_ratio, hot[there])
-        return slots
