@@ -8,26 +8,24 @@ page       min_page_index            lo                    hi             num_pa
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 import torch
 
 from kvstead.arena import Extent, SubPool
 from kvstead.errors import LayoutError
+from kvstead.integrations.sglang.allocator.shares_buffer import SharesBuffer
 from kvstead.integrations.sglang.unified_memory_pool import UnifiedKVPool, chain_name
 from kvstead.kernels.arrays import hand_out, to_host
 from kvstead.kernels.jit import IntArray
 
 
-class ArenaView:
+class ArenaView(SharesBuffer):
     """The pool `sub_pool_name` of `unified_buffer`; nothing is kept but the tensors that kernels read.
 
     Ids are pages, counted from byte 0. What other classes decide (whose turn it is, what may be reused when) is decided
     by the chain, so neighbours are bound already, frees leave nothing pending, and there is no history to clear.
     """
 
-    unified_buffer: UnifiedKVPool
     sub_pool_name: str
 
     def look_at(self, unified_buffer: UnifiedKVPool, sub_pool_name: str) -> None:
@@ -80,11 +78,6 @@ class ArenaView:
         """Where the pool lies: "up" from the bottom, "down" from the top, or "float" between."""
         direction: str = self.spec.grow_direction
         return direction
-
-    @property
-    def lazy_compaction(self) -> bool:
-        """Whether pages move only when room is wanted."""
-        return not self.unified_buffer.chain.eager
 
     @property
     def watermark_physical(self) -> int:
@@ -183,21 +176,6 @@ class ArenaView:
 
     bind_low_peer = bind_peer
     bind_high_peer = bind_peer
-
-    def set_latest_forward_done_event(self, event: Any) -> None:
-        """The forward pass that moves have to come behind: its event."""
-        self.unified_buffer.moving.forward_done = event
-
-    def set_inflight_forward(self, forward_done: Any, out_cache_loc_virtual: Any) -> None:
-        """As `set_latest_forward_done_event`; what the pass writes is not asked, all of it is waited for."""
-        self.unified_buffer.moving.forward_done = forward_done
-
-    def flush_opportunistic(self) -> int:
-        """Close holes of all pools, for when nothing else is to do: the number of pages moved."""
-        return self.unified_buffer.compact()
-
-    def prewarm_compaction(self) -> None:
-        """Nothing: moves are plain copies."""
 
     def clear_inverse_history(self) -> None:
         """Nothing: no history of moves is kept."""

@@ -124,6 +124,14 @@ class UnifiedSWAAllocatorBase(UnifiedAllocator, SWATokenToKVPoolAllocator):
         """Whether so many slots of both sides fit now, together; pages are moved when they are taken."""
         return self.core.fits(full_tokens, num_window_tokens=swa_tokens)
 
+    def reclaim_for_prealloc(self, tree_cache: Any, full_tokens: int, swa_tokens: int) -> str | None:
+        """Have the prefix cache give back until so many slots of both sides fit together: None, or in words why not."""
+        if self._evict_until(
+            tree_cache, lambda: 0 if self.ensure_capacity(full_tokens, swa_tokens) else self.page_size
+        ):
+            return None
+        return f"{full_tokens} full and {swa_tokens} window slots do not fit together, and no more can be evicted"
+
     def swa_capacity_and_available(
         self, *, full_capacity: int, swa_capacity: int
     ) -> tuple[tuple[int, int], tuple[int, int]]:

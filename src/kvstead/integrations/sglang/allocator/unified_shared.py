@@ -8,12 +8,12 @@ from typing import Any
 import torch
 
 from kvstead.integrations.sglang.allocator.core import CoreAllocator
+from kvstead.integrations.sglang.allocator.shares_buffer import SharesBuffer
 from kvstead.integrations.sglang.allocator.unified_sides import FullArenaSide, StateArenaSide
 from kvstead.integrations.sglang.base_prefix_cache import engine_types
-from kvstead.integrations.sglang.unified_memory_pool import UnifiedKVPool
 
 
-class UnifiedAllocator(CoreAllocator):
+class UnifiedAllocator(SharesBuffer, CoreAllocator):
     """Slots whose ids stay while their bytes move, in the pool "full" and those that go with it.
 
     The books are on the host on every device: indices on a device are copied there, once a call, which waits for it.
@@ -21,13 +21,7 @@ class UnifiedAllocator(CoreAllocator):
     """
 
     core: Any  # the kvstead allocator of the same pools
-    unified_buffer: UnifiedKVPool
     full_attn_allocator: FullArenaSide
-
-    @property
-    def lazy_compaction(self) -> bool:
-        """Whether pages move only when room is wanted."""
-        return not self.unified_buffer.chain.eager
 
     @property
     def full_v2p_page_table(self) -> torch.Tensor:
@@ -71,14 +65,6 @@ class UnifiedAllocator(CoreAllocator):
         """Figures of the full side for a log line."""
         return self.full_attn_allocator.allocator_state_str()
 
-    def set_latest_forward_done_event(self, event: Any) -> None:
-        """The forward pass that moves have to come behind: its event."""
-        self.unified_buffer.moving.forward_done = event
-
-    def set_inflight_forward(self, forward_done: Any, out_cache_loc_virtual: Any) -> None:
-        """As `set_latest_forward_done_event`; what the pass writes is not asked, all of it is waited for."""
-        self.unified_buffer.moving.forward_done = forward_done
-
     def set_disagg_move_gate(self, gate: Callable[[], bool]) -> None:
         """Let pages move only while `gate` says yes: nothing that has been published is on its way."""
         self.unified_buffer.moving.gates["disagg"] = gate
@@ -86,13 +72,6 @@ class UnifiedAllocator(CoreAllocator):
     def set_host_transfer_move_gate(self, gate: Callable[[], bool]) -> None:
         """The same for copies to and from the host."""
         self.unified_buffer.moving.gates["host transfer"] = gate
-
-    def flush_opportunistic(self) -> int:
-        """Close holes of all pools, for when nothing else is to do: the number of pages moved."""
-        return self.unified_buffer.compact()
-
-    def prewarm_compaction(self) -> None:
-        """Nothing: moves are plain copies."""
 
     def evict_to_free_tokens(self, tree_cache: Any, num_tokens: int) -> bool | None:
         """Have the prefix cache give back until `num_tokens` fit together: whether they do.
@@ -102,12 +81,7 @@ class UnifiedAllocator(CoreAllocator):
         """
         if tree_cache is None or not tree_cache.supports_prefix_sharing():
             return None
-        self.flush_deferred_full_frees()
-        while (missing := num_tokens - self.available_size()) > 0:
-            if not any(self._gives_back(tree_cache, wanted) for wanted in self._reclaims(missing)):
-                return False
-            self.flush_deferred_full_frees()
-        return True
+        return self._evict_until(tree_cache, lambda: num_tokens - self.available_size())
 
     def get_extend_allocation_demand(
         self,
@@ -129,9 +103,14 @@ class UnifiedAllocator(CoreAllocator):
             self.free_group_end()
             self.free_group_begin()
 
-    def resize(self, config: Any) -> None:
-        """The buffer has its size."""
-        raise NotImplementedError("a unified buffer keeps its size. Make a new one for another.")
+    def _evict_until(self, tree_cache: Any, missing: Callable[[], int]) -> bool:
+        """Evict until no tokens are missing: whether it comes to that."""
+        self.flush_deferred_full_frees()
+        while (num_tokens := missing()) > 0:
+            if not any(self._gives_back(tree_cache, wanted) for wanted in self._reclaims(num_tokens)):
+                return False
+            self.flush_deferred_full_frees()
+        return True
 
     def _reclaims(self, num_tokens: int) -> list[dict[str, int]]:
         """What to evict for so many tokens, by kind; the next when the one before gives nothing."""

@@ -54,10 +54,6 @@ class ArenaSide(ArenaView, BaseTokenToKVPoolAllocator):  # type: ignore[override
         """Pools are cleared together, by their owner."""
         raise NotImplementedError("One pool cannot be cleared alone. Call clear of the allocator that it belongs to.")
 
-    def resize(self, config: Any) -> None:
-        """The buffer has its size."""
-        raise NotImplementedError("a unified buffer keeps its size. Make a new one for another.")
-
 
 class FullArenaSide(ArenaSide):
     """Slots for the layers that see everything, with all that comes and goes with them."""

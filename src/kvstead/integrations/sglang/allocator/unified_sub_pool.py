@@ -95,10 +95,6 @@ class MultiEndedAllocator(ArenaView, CoreAllocator):  # type: ignore[override]  
         slots = self.take_physical(num_pages * self.page_size)
         return None if slots is None else slots[:: self.page_size] // self.page_size
 
-    def resize(self, config: Any) -> None:
-        """The buffer has its size."""
-        raise NotImplementedError("a unified buffer keeps its size. Make a new one for another.")
-
     def _new_core(self) -> Any:
         chain, pool = self.unified_buffer.chain, chain_name(self.sub_pool_name)
         return CoreMultiEndedAllocator(chain, pool, order="fifo") if self.is_id_owner else GuestPages(chain, pool)
