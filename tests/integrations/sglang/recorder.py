@@ -7,6 +7,7 @@ freed twice, and no row grows behind a page that is gone.
 from __future__ import annotations
 
 import random
+from types import MappingProxyType
 
 import torch
 from replayer import Op, Script
@@ -15,15 +16,19 @@ from drop_in import DropIn
 
 
 class Row(list):
-    """Slots of a request, the first `dead` of which have no window side any more."""
+    """Slots of a request. The first `dead` have no window side any more; if it is `cold`, some have no device side."""
 
     dead = 0
+    cold = False
 
 
 class Recorder:
     """Drives one pool and writes down what it answers. `rows` are the live requests, lists of slots."""
 
     counts = ("available",)
+    methods = MappingProxyType(
+        {"group_begin": "free_group_begin", "group_end": "free_group_end", "translate": "window_slots"}
+    )
 
     def __init__(self, subject: DropIn, seed: int) -> None:
         self.subject = subject
@@ -134,10 +139,9 @@ class Recorder:
 
     def do(self, name, **given):
         """One call: put to the subject, and written down with what it answered and what it counts then."""
-        names = {"group_begin": "free_group_begin", "group_end": "free_group_end", "translate": "window_slots"}
         arguments = {key: self.argument(key, value) for key, value in given.items()}
         position = {"start_pos": arguments.pop("start_pos")} if "start_pos" in given else {}
-        answer = getattr(self.subject, names.get(name, name))(*arguments.values(), **position)
+        answer = getattr(self.subject, self.methods.get(name, name))(*arguments.values(), **position)
         result = None if answer is None else answer.tolist()
         op = {"op": name, **given, "result": result, **self.beside(name, answer)}
         self.ops.append(op | {count: getattr(self.subject, f"{count}_size")() for count in self.counts})
