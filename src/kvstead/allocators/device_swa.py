@@ -99,7 +99,7 @@ class DeviceSWAAllocator(DevicePagedAllocator):
         if rows.seq.size != 1:
             raise InvalidSize(f"{rows.seq.size} rows are to grow with a tail. Pass one at a time.")
         tail = index(tail_len)
-        require_tail(int(rows.seq[0]), tail, rows.num_slots, self.page_size)
+        require_tail(int(rows.seq[0]), tail, int(rows.seq[0] - rows.prefix[0]), self.page_size)
         return self._grow(rows, self._take_tail(rows.num_pages, -(-tail // self.page_size)))
 
     def free(self, slots: Integers, *, num_pages: int | None = None) -> None:

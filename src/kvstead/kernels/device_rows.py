@@ -26,7 +26,8 @@ def plan_rows(
     """Describe rows that grow from `prefix_lens` to `seq_lens`, for `device_ops.extend_slots`.
 
     out: int64[5, rows], filled. Returns (-1, new slots, new pages), or the first row whose length shrinks or starts
-    below 0 and two zeros. Pages are counted up to `num_free` and one more; then the rest says nothing.
+    below 0 and two zeros. Pages are counted up to `num_free` and one more; then neither `out` nor the slots say
+    anything.
     """
     num_slots = 0
     num_pages = 0
