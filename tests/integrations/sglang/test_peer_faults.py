@@ -20,12 +20,17 @@ from kvstead.integrations.sglang.allocator import paged, swa, token
 pytestmark = pytest.mark.sglang
 
 
+CLASSES = {
+    "Token": (peer.TokenToKVPoolAllocator, token.TokenToKVPoolAllocator),
+    "Paged": (peer.PagedTokenToKVPoolAllocator, paged.PagedTokenToKVPoolAllocator),
+    "SWA": (peer.SWATokenToKVPoolAllocator, swa.SWATokenToKVPoolAllocator),
+    "PureSWA": (peer.PureSWATokenToKVPoolAllocator, swa.PureSWATokenToKVPoolAllocator),
+}
+
+
 def pair(name, *sizes, need_sort=False):
     """SGLang's class and ours of the same name, made alike."""
-    modules = {"Token": token, "Paged": paged, "SWA": swa, "PureSWA": swa}
-    full_name = f"{name}TokenToKVPoolAllocator".replace("TokenToken", "Token")
-    args = (*sizes, torch.bfloat16, "cpu")
-    return [DropIn(getattr(m, full_name)(*args, Storage(), need_sort)) for m in (peer, modules[name])]
+    return [DropIn(cls(*sizes, torch.bfloat16, "cpu", Storage(), need_sort)) for cls in CLASSES[name]]
 
 
 def ints(*values):

@@ -44,6 +44,19 @@ def case(name, kind, recorder, theirs, ours, *sizes, need_sort=False, exact=Fals
     return Case(name, kind, recorder, *makers, exact=exact and not need_sort)
 
 
+def ringed(cls, page_size):
+    """A factory of a class whose windows lie in a ring of each request's own, with room for three requests."""
+    sizes = (NUM_PAGES * page_size, NUM_WINDOWS * page_size, page_size)
+    rows = SimpleNamespace(available_size=lambda: 3)
+    return lambda: DropIn(cls(*sizes, torch.bfloat16, "cpu", Rings(), need_sort=False, req_to_token_pool=rows))
+
+
+class Rings(Storage):
+    """A pool with rings of more window slots than any row has here."""
+
+    swa_req_ring_size = 1000
+
+
 def cases():
     """Every class with the page sizes that it is for."""
     for need_sort in (False, True):
@@ -58,32 +71,12 @@ def cases():
             yield case(f"swa {size}", "swa", WindowRecorder, *names, *sizes, need_sort=need_sort, exact=size == 1)
         names = (peer.PureSWATokenToKVPoolAllocator, swa.PureSWATokenToKVPoolAllocator)
         yield case("pure", "pure_swa", PureWindowRecorder, *names, NUM_PAGES, 1, need_sort=need_sort, exact=True)
-
-
-def ringed(cls, page_size):
-    """A factory of a class whose windows lie in a ring of each request's own, with room for three requests."""
-    sizes = (NUM_PAGES * page_size, NUM_WINDOWS * page_size, page_size)
-    rows = SimpleNamespace(available_size=lambda: 3)
-    return lambda: DropIn(cls(*sizes, torch.bfloat16, "cpu", Rings(), need_sort=False, req_to_token_pool=rows))
-
-
-class Rings(Storage):
-    """A pool with rings of more window slots than any row has here."""
-
-    swa_req_ring_size = 1000
+    for size in (4, 16):
+        makers = [ringed(cls, size) for cls in (peer.SWATokenToKVPoolAllocator, swa.SWATokenToKVPoolAllocator)]
+        yield Case(f"rings {size}", "swa", WindowRecorder, *makers)
 
 
 CASES = list(cases())
-CASES += [
-    Case(
-        f"rings {size}",
-        "swa",
-        WindowRecorder,
-        ringed(peer.SWATokenToKVPoolAllocator, size),
-        ringed(swa.SWATokenToKVPoolAllocator, size),
-    )
-    for size in (4, 16)
-]
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)

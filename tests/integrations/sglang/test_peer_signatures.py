@@ -6,9 +6,13 @@ from functools import partial
 import peer
 import pytest
 import torch
+from sglang.srt.mem_cache import memory_pool as their_memory_pool
+from sglang.srt.mem_cache.allocator import hisparse as their_hisparse
+from sglang.srt.mem_cache.allocator import mamba as their_mamba
 
 from drop_in import Storage
-from kvstead.integrations.sglang.allocator import base, npu, paged, swa, token
+from kvstead.integrations.sglang import memory_pool
+from kvstead.integrations.sglang.allocator import base, hisparse, mamba, npu, paged, swa, token
 
 pytestmark = pytest.mark.sglang
 
@@ -22,6 +26,12 @@ PAIRS = [
 ]
 
 
+OTHERS = [
+    (their_hisparse.HiSparseTokenToKVPoolAllocator, hisparse.HiSparseTokenToKVPoolAllocator),
+    (their_hisparse.DeepSeekV4HiSparseTokenToKVPoolAllocator, hisparse.DeepSeekV4HiSparseTokenToKVPoolAllocator),
+    (their_mamba.MambaSlotAllocator, mamba.MambaSlotAllocator),
+    (their_memory_pool.ReqToTokenPool, memory_pool.ReqToTokenPool),
+]
 PILES = {"staged_pages", "num_staged_pages", "free_page_ids_group", "swa_page_ids_group"}
 WAYS = {"use_triton_kernels", "roundup"}
 SIZES = {"Token": (8,), "Paged": (8, 4), "NPUPaged": (8, 4), "SWA": (8, 8, 4), "PureSWA": (8, 1)}
@@ -57,7 +67,9 @@ def missing_parameters(theirs, ours):
     ]
 
 
-@pytest.mark.parametrize(("theirs", "ours"), PAIRS, ids=lambda cls: f"{cls.__module__.split('.')[0]}-{cls.__name__}")
+@pytest.mark.parametrize(
+    ("theirs", "ours"), PAIRS + OTHERS, ids=lambda cls: f"{cls.__module__.split('.')[0]}-{cls.__name__}"
+)
 def test_public_methods_take_the_same_arguments(theirs, ours):
     """By name, by place and by default, constructors too."""
     assert ours.__name__ == theirs.__name__
