@@ -153,7 +153,8 @@ class _HotSide(PagedAllocator):
         holders = self._hot.table.owner
         self.device_pages[holders[pages]] = 0
         holders[kept] = _IN_BUFFER
-        self._free_hot(np.setdiff1d(pages, kept))
+        if (surplus := np.setdiff1d(pages, kept)).size:
+            self._free_pages(self._hot, surplus)
         buffer = np.concatenate((found, unused, all_slots(fresh, size)))[:num_tokens]
         return to_device(buffer, self.device)
 
@@ -237,27 +238,16 @@ class _HotSide(PagedAllocator):
 
     def _drop_hot(self, pages: IntArray) -> None:
         """Free the device pages of logical pages, at once or when the group ends."""
-        self._free_hot(self._unmap_from(self.device_pages, pages))
-
-    def _free_hot(self, pages: IntArray) -> None:
-        """Free device pages that are live and owned by nobody, at once or when the group ends."""
-        if pages.size:
-            self._free_pages(self._hot, pages)
+        self._free_owned(pages, self.device_pages, self._hot)
 
     def _token_pools(self) -> Sequence[FreeList]:
         return (*super()._token_pools(), self._hot)
 
     def _park(self, slots: IntArray) -> Sequence[Release]:
-        return self._with_hot(super()._park(slots))
+        return self._park_owned(super()._park(slots), self.device_pages, self._hot)
 
     def _park_segments(self, segments: Sequence[IntArray]) -> Sequence[Release]:
-        return self._with_hot(super()._park_segments(segments))
-
-    def _with_hot(self, releases: Sequence[Release]) -> Sequence[Release]:
-        """Park the device pages of logical pages just parked; nothing here can fail."""
-        logical = [pages for pool, pages in releases if pool is self._free_list]
-        owned = [self._unmap_from(self.device_pages, pages) for pages in logical]
-        return [*releases, *(Release(self._hot, self._hot.park(pages)) for pages in owned if pages.size)]
+        return self._park_owned(super()._park_segments(segments), self.device_pages, self._hot)
 
     def _give(self, slots: IntArray) -> IntArray:
         pages = super()._give(slots)

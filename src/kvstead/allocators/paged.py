@@ -232,6 +232,17 @@ class PagedAllocator(Allocator):
             self._free_list.table.refuse(int(pages[bad]))
         return peers[:count]
 
+    def _park_owned(self, releases: Sequence[Release], mapping: IntArray, pool: FreeList) -> Sequence[Release]:
+        """Park the pages of `pool` that pages just parked own as well; nothing here can fail."""
+        owned = [self._unmap_from(mapping, pages) for own, pages in releases if own is self._free_list]
+        return [*releases, *(Release(pool, pool.park(pages)) for pages in owned if pages.size)]
+
+    def _free_owned(self, pages: IntArray, mapping: IntArray, pool: FreeList) -> None:
+        """Free the pages of `pool` that `pages` own, at once or when the group ends."""
+        owned = self._unmap_from(mapping, pages)
+        if owned.size:
+            self._free_pages(pool, owned)
+
     def _rows(self, *columns: Integers) -> tuple[IntArray, ...]:
         arrays = tuple(to_host(column) for column in columns)
         if len({array.size for array in arrays}) > 1:

@@ -61,7 +61,7 @@ class SplitSWAAllocator(SWAAllocator):
 
         Raises `ForeignPage` for padding or a slot outside the pool.
         """
-        self._loose[self._unmap(np.unique(to_host(slots) // self.page_size))] = True
+        self._loose[self._unmap_from(self.window_pages, np.unique(to_host(slots) // self.page_size))] = True
 
     def attach_windows(self, slots: Integers, window_slots: Integers) -> None:
         """Make loose window pages peers: that of each window slot of the page of the full slot beside it.

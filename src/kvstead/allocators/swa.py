@@ -249,15 +249,10 @@ class SWAAllocator(PagedAllocator):
         return (self._free_list, self._windows)
 
     def _park(self, slots: IntArray) -> Sequence[Release]:
-        return self._with_peers(super()._park(slots))
+        return self._park_owned(super()._park(slots), self.window_pages, self._windows)
 
     def _park_segments(self, segments: Sequence[IntArray]) -> Sequence[Release]:
-        return self._with_peers(super()._park_segments(segments))
-
-    def _with_peers(self, releases: Sequence[Release]) -> Sequence[Release]:
-        """Park the peers of full pages just parked; nothing here can fail."""
-        peers = [self._unmap(pages) for _, pages in releases]
-        return [*releases, *(Release(self._windows, self._windows.park(part)) for part in peers if part.size)]
+        return self._park_owned(super()._park_segments(segments), self.window_pages, self._windows)
 
     def _give(self, slots: IntArray) -> IntArray:
         pages = super()._give(slots)
@@ -271,13 +266,7 @@ class SWAAllocator(PagedAllocator):
 
     def _drop_peers(self, pages: IntArray) -> None:
         """Free the peers of full pages, at once or when the group ends."""
-        peers = self._unmap(pages)
-        if peers.size:
-            self._free_pages(self._windows, peers)
-
-    def _unmap(self, pages: IntArray) -> IntArray:
-        """Take the peers of `pages` out of the mapping: what they were, for the caller to free."""
-        return self._unmap_from(self.window_pages, pages)
+        self._free_owned(pages, self.window_pages, self._windows)
 
     def _peer_slots(self, slots: IntArray) -> IntArray:
         out = np.empty(slots.size, dtype=np.int64)

@@ -121,6 +121,14 @@ def test_another_version_is_left_alone(sglang, monkeypatch, caplog):
         plugin.register()
 
 
+def test_an_older_version_keeps_its_unified_pool(sglang, monkeypatch):
+    """In 0.5.19 the unified classes stay, under strict too: their memory has another image there."""
+    monkeypatch.setattr(coverage, "installed_version", lambda: "0.5.19")
+    monkeypatch.setenv(plugin.SWITCH, "strict")
+    plugin.register()
+    assert {target.rpartition(".")[2] for target in sglang.hooks} == {each.name for each in coverage.SEATS} - UNIFIED
+
+
 def subclass_of(name, module, subclass, **namespace):
     """A subclass of SGLang's class, made before the plugin runs."""
     return type(subclass, (theirs(name),), {"__module__": module, **namespace})

@@ -17,6 +17,7 @@ COVERED_VERSIONS = ("0.5.19", "0.5.23")
 
 _OURS = "kvstead.integrations.sglang."
 _UNIFIED = "unified"
+_LEFT_OUT = {"0.5.19": _UNIFIED}  # a family whose memory has another image in that version
 _VARIADIC = {inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD}
 
 
@@ -130,7 +131,7 @@ def examine() -> Coverage:
     installed = installed_version()
     if installed is None:
         return Coverage(None, ())
-    found = [_examine(seat) for seat in SEATS]
+    found = [_examine(seat) for seat in SEATS if seat.family != _LEFT_OUT.get(installed)]
     lacking = {finding.seat.family: finding.seat.name for finding in found if finding.fault and finding.seat.family}
     return Coverage(installed, tuple(_with_family(finding, lacking) for finding in found))
 
