@@ -38,7 +38,7 @@ def compare(num_rounds, **settings):
 
 def test_triton_says_what_torch_says():
     """Every kernel gives the torch answer, and an allocator on them the host's, in Triton's interpreter."""
-    compare(3, TRITON_INTERPRET="1")
+    compare(2, TRITON_INTERPRET="1")
 
 
 @pytest.mark.soak
@@ -53,7 +53,8 @@ def test_triton_says_what_torch_says_on_a_gpu():
     compare(30, TRITON_INTERPRET="0")
 
 
-@pytest.mark.parametrize("index", [pytest.param("i32", marks=pytest.mark.soak), "i64"])
+@pytest.mark.soak
+@pytest.mark.parametrize("index", ["i32", "i64"])
 def test_every_kernel_compiles_for_a_gpu(index, tmp_path):
     """The interpreter takes what no compiler would, so each kernel is compiled, for a GPU that need not be there."""
     said = run_on_triton("triton_compile.py", index, TRITON_INTERPRET="0", TRITON_CACHE_DIR=str(tmp_path))
