@@ -4,6 +4,7 @@ SGLang calls `register` before it starts an engine, whatever it has imported by 
 
     module.Class              by SGLang's own hook, which also finds the names that others have imported
     subclass.__bases__        here: where a class of SGLang's uses nothing but what is public in its base
+    isinstance(x, Class)      of a subclass that keeps SGLang's base: still true, for ours take SGLang's for their own
 
 KVSTEAD_SGLANG says what to do: `1` (or nothing) replaces what can be replaced, `strict` ends the process unless all of
 it can be, `off` leaves SGLang alone.
@@ -13,6 +14,7 @@ from __future__ import annotations
 
 import logging
 import os
+from abc import ABCMeta
 from collections.abc import Iterable
 
 from kvstead.integrations.sglang.coverage import COVERED_VERSIONS, KEPT, REBASED, SEATS, Coverage, Finding, examine
@@ -57,6 +59,8 @@ def _hook(findings: Iterable[Finding]) -> None:
 
     for finding in findings:
         HookRegistry.register(finding.seat.theirs, finding.ours, HookType.REPLACE)
+        if isinstance(finding.ours, ABCMeta) and finding.theirs is not None:
+            finding.ours.register(finding.theirs)
 
 
 def _rebase(findings: Iterable[Finding]) -> list[str]:
