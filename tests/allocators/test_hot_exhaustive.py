@@ -1,6 +1,6 @@
 """All of a small pool with a device side: every state that there is, and every operation in each of them."""
 
-from itertools import product
+from itertools import combinations_with_replacement
 
 import pytest
 from hot_pair import HiSparsePair
@@ -62,12 +62,11 @@ def everything(pair):
     model, size = pair.model, pair.model.page_size
     around = range(model.num_pages + 2)
     some = sorted({-1, size - 1, *(page * size + page % size for page in around), 2 * size - 1})
-    for slots in (list(chosen) for length in range(3) for chosen in product(some, repeat=length)):
+    for slots in [[], *([slot] for slot in some), *(list(pair) for pair in combinations_with_replacement(some, 2))]:
         yield "free", slots
         yield "free_hisparse", slots
-        yield "free_indices", slots
-        for num_tokens in range(0, 3 * size, size):
-            yield "buffer", slots, num_tokens
+        yield "free_indices", slots[::-1]
+        yield "buffer", slots, size
     whole = [slot for page in range(1, model.num_pages + 1) for slot in range(page * size, page * size + size)]
     for num_tokens in range(-1, 3 * size + 1):
         yield "buffer", whole, num_tokens
