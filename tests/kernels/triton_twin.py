@@ -35,11 +35,14 @@ def compare_growth(rnd, page_size, dtype):
     last = torch.tensor(last, dtype=dtype, device=DEVICE)
     pages = torch.randperm(num_pages + 3).to(DEVICE, dtype)
     rows = torch.from_numpy(plan).to(DEVICE, dtype)
-    same("extend_slots", rows, last, pages[:num_pages], page_size, int(num_slots))
+    apart = torch.stack((last, last + 7), dim=1)[:, 0]  # as a column of somebody's table
+    for places in (last, apart):
+        same("extend_slots", rows, places, pages[:num_pages], page_size, int(num_slots))
     opening = np.empty(seq.size, dtype=np.int64)
     _, num_pages = device_rows.plan_decode(seq + 1, page_size, opening)
     opening = torch.from_numpy(opening[:num_pages]).to(DEVICE, dtype)
-    same("decode_slots", opening, last, torch.arange(7, 7 + num_pages, dtype=dtype, device=DEVICE), page_size)
+    for places in (last, apart):
+        same("decode_slots", opening, places, torch.arange(7, 7 + num_pages, dtype=dtype, device=DEVICE), page_size)
 
 
 def compare_pages(rnd, page_size, dtype):

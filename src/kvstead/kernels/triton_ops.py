@@ -122,7 +122,7 @@ def extend_slots(
     rows: torch.Tensor, last_locs: torch.Tensor, pages: torch.Tensor, page_size: int, num_slots: int
 ) -> torch.Tensor:
     """As `device_ops.extend_slots`."""
-    out = pages.new_empty(num_slots)
+    out, last_locs = pages.new_empty(num_slots), last_locs.contiguous()
     if num_slots:
         num_rows = rows.shape[1]
         with torch.cuda.device_of(out):
@@ -134,6 +134,7 @@ def extend_slots(
 
 def decode_slots(opening: torch.Tensor, last_locs: torch.Tensor, pages: torch.Tensor, page_size: int) -> torch.Tensor:
     """As `device_ops.decode_slots`."""
+    last_locs = last_locs.contiguous()
     out = torch.empty_like(last_locs)
     num_rows, num_pages = out.numel(), pages.numel()
     if num_rows:
