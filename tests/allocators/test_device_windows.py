@@ -1,4 +1,5 @@
 import random
+from functools import partial
 
 import pytest
 import torch
@@ -87,6 +88,18 @@ def test_an_audit_tells_of_the_first_fault(fault, grouped):
         device.audit()
     device.clear()
     device.audit()
+
+
+def test_a_row_whose_windows_are_gone_grows_by_a_tail():
+    """The head of the new tokens may lie in a page without a window page, as on the host, and no audit minds."""
+    rows = []
+    for make in (SWAAllocator, partial(DeviceSWAAllocator, checked=True)):
+        allocator = make(64, 32, 4)
+        row = allocator.alloc_extend([0], [6], [-1])
+        allocator.free_swa(row)
+        rows.append(allocator.alloc_extend_swa_tail([6], [16], row[-1:], 8).tolist())
+        allocator.audit()
+    assert rows[0] == rows[1]
 
 
 @pytest.mark.parametrize("fault", ["without the peer", "with a peer that is gone"])

@@ -120,7 +120,11 @@ class DevicePagedAllocator(DefersFrees[DeviceRelease]):
         Raises `InvalidSize` for lengths that shrink or do not match in number, `TypeError` for lengths on a device.
         """
         rows = self._rows(prefix_lens, seq_lens, last_locs)
-        return self._grow(rows, self._take(rows.num_pages))
+        pages = self._take(rows.num_pages)
+        if pages is None:
+            return None
+        self._check_rows(rows.prefix, rows.seq, rows.last)
+        return self._grow(rows, pages)
 
     def alloc_decode(self, seq_lens: Integers, last_locs: Integers) -> torch.Tensor | None:
         """Grow each row by one token; `seq_lens` count it. The same as `alloc_extend` from `seq_lens - 1`.
@@ -249,11 +253,8 @@ class DevicePagedAllocator(DefersFrees[DeviceRelease]):
             refuse_lengths(bad, int(prefix[bad]), int(seq[bad]))
         return _Rows(prefix, seq, last, plan, int(num_slots), int(num_pages))
 
-    def _grow(self, rows: _Rows, pages: torch.Tensor | None) -> torch.Tensor | None:
-        """The rows' new slots, if there are pages for them."""
-        if pages is None:
-            return None
-        self._check_rows(rows.prefix, rows.seq, rows.last)
+    def _grow(self, rows: _Rows, pages: torch.Tensor) -> torch.Tensor:
+        """The rows' new slots, once their pages are taken."""
         plan = self._sender.send(rows.plan)
         return self._ops.extend_slots(plan, rows.last, pages, self.page_size, rows.num_slots)
 

@@ -99,10 +99,11 @@ class DeviceHiSparseAllocator(DevicePagedAllocator):
         """
         rows = self._rows(prefix_lens, seq_lens, last_locs)
         pages = self._take_both(rows.num_pages)
-        slots = self._grow(rows, pages)
-        if pages is None or slots is None:
+        if pages is None:
             return None
+        self._check_rows(rows.prefix, rows.seq, rows.last)
         self._check_hot_rows(rows.prefix, rows.seq, rows.last)
+        slots = self._grow(rows, pages)
         self._lens.index_fill_(0, pages.long(), 0)
         ends = slots.remainder(self.page_size) + 1
         self._lens.scatter_reduce_(0, self._pages_of(slots).long(), ends, "amax")

@@ -92,15 +92,20 @@ class DeviceSWAAllocator(DevicePagedAllocator):
     ) -> torch.Tensor | None:
         """`alloc_extend` of one row, with window pages only under its last `tail_len` tokens.
 
-        None when a side is short. Raises as `alloc_extend`; `InvalidSize` for another number of rows than one, or a
-        tail that is negative or longer than what is new; `MisalignedSegment` for one that starts inside a page.
+        None when a side is short. Raises as `alloc_extend`, and the head of the row may grow inside a page without a
+        peer; `InvalidSize` for another number of rows than one, or a tail that is negative or longer than what is new;
+        `MisalignedSegment` for one that starts inside a page.
         """
         rows = self._rows(prefix_lens, seq_lens, last_locs)
         if rows.seq.size != 1:
             raise InvalidSize(f"{rows.seq.size} rows are to grow with a tail. Pass one at a time.")
         tail = index(tail_len)
         require_tail(int(rows.seq[0]), tail, int(rows.seq[0] - rows.prefix[0]), self.page_size)
-        return self._grow(rows, self._take_tail(rows.num_pages, -(-tail // self.page_size)))
+        pages = self._take_tail(rows.num_pages, -(-tail // self.page_size))
+        if pages is None:
+            return None
+        super()._check_rows(rows.prefix, rows.seq, rows.last)  # not this class's, which is about peers
+        return self._grow(rows, pages)
 
     def free(self, slots: Integers, *, num_pages: int | None = None) -> None:
         """Give back the pages that `slots` lie in, in any order, with the peers that they still have.
