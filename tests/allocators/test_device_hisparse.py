@@ -131,6 +131,20 @@ def test_what_the_host_sees_is_refused():
     device.audit()
 
 
+@pytest.mark.parametrize("slots", [[2, 3, 2], range(2, 20)])
+def test_a_free_of_more_than_one_side_holds_leaves_the_other(slots):
+    """Whichever side holds too few pages, the logical side, the device side and the mapping are as they were."""
+    device = DeviceHiSparseAllocator(8, 2)
+    device.alloc(2)
+    device.alloc_logical_only([0], [4], [-1])
+    before = device.free_pages().tolist(), device.device_free_pages().tolist(), device.device_pages.tolist()
+    with pytest.raises(DoubleFree):
+        device.free_segment(slots, start_pos=0)
+    after = device.free_pages().tolist(), device.device_free_pages().tolist(), device.device_pages.tolist()
+    assert after == before
+    device.audit()
+
+
 @pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("checked", [False, True])
 def test_slots_for_tokens_need_nothing_from_the_device(device, checked):

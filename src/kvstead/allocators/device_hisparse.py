@@ -206,8 +206,9 @@ class DeviceHiSparseAllocator(DevicePagedAllocator):
         return pages
 
     def _release(self, pages: torch.Tensor) -> None:
+        self._free_list.require_held(pages.numel())
+        self._drop_hot(pages, torch.ones_like(pages, dtype=torch.bool))  # raises before anything moves, too
         super()._release(pages)
-        self._drop_hot(pages, torch.ones_like(pages, dtype=torch.bool))
 
     def _drop_hot(self, pages: torch.Tensor, is_first: torch.Tensor) -> None:
         """Free the device pages of logical pages; waits for how many there are."""
