@@ -200,6 +200,11 @@ MISUSE = {
     "a start inside a page": (lambda device: device.free_segment([3], start_pos=1), MisalignedSegment),
     "a start below nothing": (lambda device: device.free_segment([2], start_pos=-2), MisalignedSegment),
     "a bad second start": (lambda device: device.free_segments([([4], 2), ([2], 1)]), MisalignedSegment),
+    "a second segment of no integers": (lambda device: device.free_segments([([4], 0), ([2.0], 2)]), TypeError),
+    "more in the second segment than are held": (
+        lambda device: device.free_segments([(range(2, 6), 0), (range(2, 6), 4)]),
+        DoubleFree,
+    ),
     "more pages than are held": (lambda device: device.free(range(2, 10)), DoubleFree),
     "more pages than slots": (lambda device: device.free([2, 4], num_pages=3), InvalidSize),
     "fewer pages than none": (lambda device: device.free([2, 4], num_pages=-1), InvalidSize),

@@ -120,6 +120,18 @@ MISUSE = {
     "windows from inside a page": (lambda d: d.free_swa_segment([3], start_pos=1), MisalignedSegment),
     "full pages from inside one": (lambda d: d.free_full_segments([([], 0), ([3], 1)]), MisalignedSegment),
     "windows, one after another": (lambda d: d.free_swa_segments([([6], 0), ([3], 1)]), MisalignedSegment),
+    "more windows than there are, one after another": (
+        lambda d: d.free_segments([([4], 0), (range(6, 13), 2)]),
+        DoubleFree,
+    ),
+    "more full pages in the second": (
+        lambda d: d.free_full_segments([([2], 0), (range(4, 16), 2)]),
+        DoubleFree,
+    ),
+    "more windows in the second": (
+        lambda d: d.free_swa_segments([([4], 0), (range(6, 13), 2)]),
+        DoubleFree,
+    ),
     "more windows than there are": (lambda d: d.free_segment(range(2, 11), start_pos=0), DoubleFree),
     "more pages than there are": (lambda d: d.free(range(2, 16)), DoubleFree),
 }

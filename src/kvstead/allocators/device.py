@@ -180,8 +180,8 @@ class DevicePagedAllocator(DefersFrees[DeviceRelease]):
             self._release(pages)
 
     def free_segments(self, pairs: Iterable[Segment]) -> None:
-        """Give back several stretches, (slots, start_pos) each, one after the other. They may not share a page."""
-        for slots, start_pos in self._aligned(pairs):
+        """Give back several stretches, (slots, start_pos) each; all are checked first. They may not share a page."""
+        for slots, start_pos in self._segments(pairs, self._paired_pools()):
             self.free_segment(slots, start_pos=start_pos)
 
     def free_group_end(self) -> None:
@@ -213,6 +213,10 @@ class DevicePagedAllocator(DefersFrees[DeviceRelease]):
     def _pools(self) -> tuple[DeviceFreeList, ...]:
         return (self._free_list,)
 
+    def _paired_pools(self) -> tuple[DeviceFreeList, ...]:
+        """The pools that get a page back for each page of `free_segment`."""
+        return (self._free_list,)
+
     def _take(self, num_pages: int) -> torch.Tensor | None:
         """Where every new page comes from; None when short, with nothing changed."""
         return self._free_list.take(num_pages)
@@ -227,11 +231,15 @@ class DevicePagedAllocator(DefersFrees[DeviceRelease]):
         else:
             self.free_group.append(DeviceRelease(pool, pool.park(pages)))
 
-    def _aligned(self, pairs: Iterable[Segment]) -> list[Segment]:
-        """Segments all of which start on a page boundary."""
-        segments = list(pairs)
-        for _, start_pos in segments:
+    def _segments(self, pairs: Iterable[Segment], pools: tuple[DeviceFreeList, ...]) -> list[tuple[torch.Tensor, int]]:
+        """Segments that all start on a page boundary, of no more pages together than each of `pools` holds."""
+        segments = []
+        for slots, start_pos in pairs:
             require_page_start(start_pos, self.page_size)
+            segments.append((self._sender.indices(slots), start_pos))
+        num_pages = sum(-(-indices.numel() // self.page_size) for indices, _ in segments)
+        for pool in pools:
+            pool.require_held(num_pages)
         return segments
 
     def _segment(self, pool: DeviceFreeList, slots: Integers) -> torch.Tensor:

@@ -141,8 +141,8 @@ class DeviceSWAAllocator(DevicePagedAllocator):
             self._give(self._free_list, pages)
 
     def free_full_segments(self, pairs: Iterable[Segment]) -> None:
-        """`free_full_segment` for several stretches, (slots, start_pos) each, one after the other."""
-        for slots, start_pos in self._aligned(pairs):
+        """`free_full_segment` for several stretches, (slots, start_pos) each; all are checked first."""
+        for slots, start_pos in self._segments(pairs, (self._free_list,)):
             self.free_full_segment(slots, start_pos=start_pos)
 
     def free_swa(self, slots: Integers) -> None:
@@ -172,8 +172,8 @@ class DeviceSWAAllocator(DevicePagedAllocator):
             self._give(self._windows, self._take_peers(pages))
 
     def free_swa_segments(self, pairs: Iterable[Segment]) -> None:
-        """`free_swa_segment` for several stretches, (slots, start_pos) each, one after the other."""
-        for slots, start_pos in self._aligned(pairs):
+        """`free_swa_segment` for several stretches, (slots, start_pos) each; all are checked first."""
+        for slots, start_pos in self._segments(pairs, (self._windows,)):
             self.free_swa_segment(slots, start_pos=start_pos)
 
     def window_slots(self, slots: Integers) -> torch.Tensor:
@@ -216,6 +216,9 @@ class DeviceSWAAllocator(DevicePagedAllocator):
 
     def _pools(self) -> tuple[DeviceFreeList, ...]:
         return (self._free_list, self._windows)
+
+    def _paired_pools(self) -> tuple[DeviceFreeList, ...]:
+        return self._pools()
 
     def _take(self, num_pages: int) -> torch.Tensor | None:
         return self._take_tail(num_pages, num_pages)
