@@ -103,6 +103,31 @@ def test_tables_that_cannot_be_mirrored(table):
         DeviceMirror({"odd": table}, "cpu")
 
 
+@pytest.mark.parametrize("entry", [-1, 3])
+def test_an_entry_of_another_table_is_refused(entry):
+    """A place outside its table would be written beside it, in another one; it is refused, and updates go on."""
+    mirror = DeviceMirror({"a": np.arange(3), "b": np.arange(10, 13)[None], "c": np.arange(20, 23)}, "cpu")
+    with pytest.raises(InvalidSize, match="'b'"):
+        mirror.touch("b", np.array([1, entry]))
+    with pytest.raises(InvalidSize, match="'b'"):
+        mirror.touch_rows("b", np.array([0]), np.array([entry]), np.array([entry + 1]))
+    mirror.touch("b", np.array([1]))
+    mirror.update()
+    assert [mirror[name].tolist() for name in "abc"] == [[0, 0, 0], [[0, 11, 0]], [0, 0, 0]]
+
+
+def test_an_update_that_fails_is_made_up_for(monkeypatch):
+    """What could not be sent, for want of memory, say, goes with the next update."""
+    mirror = DeviceMirror({"a": np.arange(3)}, "cpu")
+    mirror.touch_all("a")
+    with monkeypatch.context() as patch:
+        patch.setattr(Sender, "send", lambda *_: 1 / 0)
+        with pytest.raises(ZeroDivisionError):
+            mirror.update()
+    mirror.update()
+    assert mirror["a"].tolist() == [0, 1, 2]
+
+
 def test_a_mirror_of_nothing():
     """No tables, nothing to do."""
     mirror = DeviceMirror({}, "cpu")

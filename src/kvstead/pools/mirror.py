@@ -51,7 +51,16 @@ class DeviceMirror:
         return self._views[name]
 
     def touch(self, name: str, entries: IntArray) -> None:
-        """Entries of a table have changed: int64[k], places in the flat table, kept until the update. O(1)."""
+        """Entries of a table have changed: int64[k], places in the flat table, kept until the update. O(entries).
+
+        Raises `InvalidSize` for a place outside the table.
+        """
+        size = self._flat[name].size
+        if entries.size and not 0 <= entries.min() <= entries.max() < size:
+            raise InvalidSize(
+                f"entries from {entries.min()} to {entries.max()} of table {name!r} were touched, which has {size}. "
+                "Leave out what stands for no entry, as -1 does."
+            )
         self._touched.append((name, entries))
 
     def touch_rows(self, name: str, rows: IntArray, starts: IntArray, ends: IntArray) -> None:
@@ -74,6 +83,6 @@ class DeviceMirror:
             return
         places = np.concatenate([entries + self._starts[name] for name, entries in self._touched])
         values = np.concatenate([self._flat[name][entries] for name, entries in self._touched])
-        self._touched = []
         there, what = self._sender.send(np.stack((places, values))).unbind()
         self._buffer.index_copy_(0, there, what.to(self._buffer.dtype))
+        self._touched = []
