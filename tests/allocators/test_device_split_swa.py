@@ -120,8 +120,9 @@ def test_more_than_is_held_and_unequal_numbers_are_refused():
     """What the host can count is refused at once."""
     allocator = DeviceSplitSWAAllocator(8, 8, 2)
     full, window = allocator.alloc_full(4), allocator.alloc_window(2)
-    with pytest.raises(InvalidSize):
-        allocator.attach_windows(full, window)
+    for part in (full, full[:1]):
+        with pytest.raises(InvalidSize):
+            allocator.attach_windows(part, window)
     with pytest.raises(DoubleFree):
         allocator.free_window(torch.arange(2, 6))
     assert allocator.alloc_window(8) is None

@@ -50,9 +50,10 @@ class DeviceSplitSWAAllocator(DeviceSWAAllocator):
 
         Raises `InvalidSize` for different numbers of slots.
         """
-        pages, peers = self._segment(self._free_list, slots), self._segment(self._windows, window_slots)
-        if pages.numel() != peers.numel():
-            raise InvalidSize(f"{pages.numel()} pages for {peers.numel()} window pages. Pass their slots in pairs.")
+        full, window = self._sender.indices(slots), self._sender.indices(window_slots)
+        if full.numel() != window.numel():
+            raise InvalidSize(f"{full.numel()} slots for {window.numel()} window slots. Pass them in pairs.")
+        pages, peers = self._segment(self._free_list, full), self._segment(self._windows, window)
         self._peers.pair(pages, peers)
         self._mark(peers, loose=False)
 
