@@ -1,7 +1,7 @@
 """Logical slots and hot device slots, with both free lists and the mapping on the device.
 
-Frees do not know how many pages have their device side: each reads that number from the device, once. Whatever hands
-out slots for tokens reads nothing.
+Frees do not know how many pages have their device side: each reads that number from the device, once, besides what a
+`DevicePagedAllocator` reads. Whatever hands out slots for tokens reads nothing.
 """
 
 from __future__ import annotations
