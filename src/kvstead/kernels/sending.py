@@ -41,7 +41,8 @@ class Sender:
             return self.send(to_host(values))
         if values.numel() and (values.is_floating_point() or values.is_complex() or values.dtype == torch.bool):
             raise TypeError(f"expected integers, got {values.dtype}. Pass slots and pages as an integer type.")
-        return values.reshape(-1).to(self.device, self.dtype, non_blocking=True)
+        may_lag = self.device.type != "cpu"  # the host would read what has not arrived
+        return values.reshape(-1).to(self.device, self.dtype, non_blocking=may_lag)
 
 
 def _can_pin() -> bool:
