@@ -189,6 +189,19 @@ def test_an_alloc_group_loses_nothing(states, num_reqs):
     assert states.free_slots.tolist() == [1, 2, 3, 4, 5, 6]
 
 
+@pytest.mark.parametrize("num_reqs", [1, 3, 9])
+def test_a_state_that_was_only_fetched_is_held_by_nobody(num_reqs):
+    """Slots fetched for a group are free to whoever looks: giving one back raises, and none is handed out twice."""
+    states = MambaSlotAllocator(4, "cpu")
+    held = states.alloc(1)
+    states.alloc_group_begin(num_reqs)
+    with pytest.raises(DoubleFree):
+        states.free(torch.tensor([2]))
+    taken = [states.alloc(1) for _ in range(4)]
+    assert taken.pop() is None
+    assert sorted(torch.cat([held, *taken]).tolist()) == [1, 2, 3, 4]
+
+
 def test_wrong_states_are_refused():
     """A double free, padding, a slot beyond the pool and a negative number raise, with nothing changed."""
     states = MambaSlotAllocator(4, "cpu")

@@ -42,7 +42,8 @@ class MambaSlotAllocator:
         return self.core.alloc(need_size)
 
     def free(self, free_index: torch.Tensor) -> None:
-        """Give slots back. Raises `DoubleFree` or `ForeignPage` for one that is not out; then nothing is changed."""
+        """Give slots back. Raises `DoubleFree` or `ForeignPage` for one that is not out; then none is given back."""
+        self.alloc_group_end()  # a slot that was fetched, and that nobody holds, is free for the books again
         self.core.free(free_index)
 
     def alloc_group_begin(self, num_reqs: int) -> None:
