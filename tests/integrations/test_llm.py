@@ -65,6 +65,15 @@ def test_families_are_set_up_as_they_need(family, layout):
         assert [completion.tokens for completion in found] == alone(family, _PROMPTS, 8)
 
 
+def test_prompts_that_come_whole_are_never_cut():
+    """However many begin in one step, together far longer than one of them may be."""
+    prompts = [prompt_of(seed, 100) for seed in range(4)]
+    with serving("jamba", layout="unified", chunk_tokens=16, max_length=110) as llm:
+        found = llm.generate(prompts, SamplingParams(max_new_tokens=3))
+        assert llm.summary()["steps"] == 3, "all began at once"
+    assert [completion.tokens for completion in found] == alone("jamba", prompts, 3)
+
+
 def test_an_answer_ends_with_a_stop_token():
     """The model's own or one given ends an answer, as its last token that is not in the text; else its length does."""
     tokenizer = byte_tokenizer()

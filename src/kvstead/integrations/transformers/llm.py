@@ -95,8 +95,8 @@ class LLM:
             device=own.device,
         )
         self.max_length = min(width, self.manager.num_slots)
-        if is_whole:  # the longest prompt beside all that decode
-            chunk_tokens = max(chunk_tokens, self.max_length + max_requests)
+        if is_whole:  # all prompts that memory holds beside each other, none of them cut at the end of a step
+            chunk_tokens = max(chunk_tokens, self.manager.num_slots)
         self._scheduler = Scheduler(self.manager, chunk_tokens=chunk_tokens, decode_headroom=decode_headroom)
         self._sampler = RowSampler()
         self._clock = ModelClock(own)
