@@ -1,3 +1,4 @@
+import numpy as np
 import pytest
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -16,6 +17,13 @@ class Copies(TorchDispatchMode):
         if func.overloadpacket is torch.ops.aten._to_copy:
             self.may_lag.append(bool(kwargs.get("non_blocking")))
         return func(*args, **(kwargs or {}))
+
+
+@pytest.mark.parametrize("make", [np.array, torch.tensor])
+def test_what_int32_cannot_hold_stays_outside_every_pool(make):
+    """A number past its ends becomes that end, never a small one that could be somebody's slot."""
+    far = make([2**32 + 5, 2**31, -1, 7, -(2**32) + 5])
+    assert Sender("cpu", torch.int32).indices(far).tolist() == [2**31 - 1, 2**31 - 1, -1, 7, -(2**31)]
 
 
 @pytest.mark.parametrize("device", ["cpu", "meta"])

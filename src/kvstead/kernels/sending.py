@@ -7,6 +7,8 @@ import torch
 
 from kvstead.kernels.arrays import Integers, to_host
 
+_INT32 = torch.iinfo(torch.int32)
+
 
 class Sender:
     """Copies host arrays to `device` as `dtype`, through pinned memory where the device has it.
@@ -26,7 +28,7 @@ class Sender:
         """A contiguous, writable integer array as a tensor of the same shape; on the CPU it may share memory."""
         tensor = torch.from_numpy(array)
         if tensor.dtype != self.dtype:
-            tensor = tensor.to(self.dtype)
+            tensor = self._fitted(tensor).to(self.dtype)
         if self.device.type == "cpu":
             return tensor
         return (tensor.pin_memory() if self._pins else tensor).to(self.device, non_blocking=True)
@@ -42,7 +44,12 @@ class Sender:
         if values.numel() and (values.is_floating_point() or values.is_complex() or values.dtype == torch.bool):
             raise TypeError(f"expected integers, got {values.dtype}. Pass slots and pages as an integer type.")
         may_lag = self.device.type != "cpu"  # the host would read what has not arrived
-        return values.reshape(-1).to(self.device, self.dtype, non_blocking=may_lag)
+        return self._fitted(values.reshape(-1)).to(self.device, self.dtype, non_blocking=may_lag)
+
+    def _fitted(self, values: torch.Tensor) -> torch.Tensor:
+        """What does not fit into int32 as the nearest that does: no pool's slot either, as a wrapped one could be."""
+        narrows = values.dtype == torch.int64 and self.dtype == torch.int32
+        return values.clamp(_INT32.min, _INT32.max) if narrows else values
 
 
 def _can_pin() -> bool:
