@@ -229,6 +229,18 @@ def test_what_the_host_sees_is_refused_and_changes_nothing(misuse, grouped):
     device.audit()
 
 
+@pytest.mark.parametrize("num_pages", [0, 2, 4])
+def test_single_slots_are_as_many_pages(num_pages):
+    """At page size 1 a number of pages that is not that of the slots is refused, and nothing is freed."""
+    device = DevicePagedAllocator(8, 1)
+    slots = device.alloc(6)[:3]
+    with pytest.raises(InvalidSize):
+        device.free(slots, num_pages=num_pages)
+    assert device.available_size() == 2
+    device.free(slots, num_pages=3)
+    assert device.available_size() == 5
+
+
 def test_groups_do_not_nest_and_end_on_errors():
     """Beginning twice raises and keeps what is parked; an exception in the block gives it back."""
     device = DevicePagedAllocator(4, 1)

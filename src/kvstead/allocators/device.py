@@ -148,10 +148,12 @@ class DevicePagedAllocator(DefersFrees[DeviceRelease]):
 
         num_pages: how many distinct pages that are, from a caller who knows. Else, at a page size above 1, that number
         is read from the device, which waits for it. At page size 1 slots must be distinct. Nothing is kept of `slots`.
-        O(slots). Raises `DoubleFree` for more pages than are held, `InvalidSize` for more than there are slots.
+        O(slots). Raises `DoubleFree` for more pages than are held, `InvalidSize` for more than there are slots, at page
+        size 1 for fewer too.
         """
         indices = self._sender.indices(slots)
-        if num_pages is not None and not 0 <= num_pages <= indices.numel():
+        least = indices.numel() if self.page_size == 1 else 0
+        if num_pages is not None and not least <= num_pages <= indices.numel():
             raise InvalidSize(
                 f"num_pages is {num_pages}, for {indices.numel()} slots. Pass how many distinct pages they lie in, or "
                 "leave it out."
