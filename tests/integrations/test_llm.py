@@ -130,6 +130,13 @@ _BAD = {
     "longer": [5] * 2000,
     "longer than the memory": [5] * 400,
     "against the template": [{"role": "robot", "content": "x"}],
+    "what a template fails at": [{"role": "user", "content": ""}],
+    "half a character in a chat": [{"role": "user", "content": "\ud800"}],
+    "beyond 64 bits": [1, 2**70],
+    "an array without a dimension": np.array(5),
+    "a fraction without a dimension": torch.tensor(0.5),
+    "bytes": b"abc",
+    "what a tokenizer gives": {"input_ids": [1, 2]},
 }
 
 
@@ -137,7 +144,10 @@ _BAD = {
 def test_a_bad_prompt_is_rejected_alone(kind):
     """Its completion says why, and those beside it are served."""
     tokenizer = byte_tokenizer()
-    template = "{% for message in messages %}{{ raise_exception('who is that?') }}{% endfor %}"
+    template = (
+        "{% if messages[0].role == 'robot' %}{{ raise_exception('who is that?') }}{% endif %}"
+        "{{ 1 / (messages[0].content | length) }}{{ messages[0].content }}"
+    )
     with serving(tokenizer=tokenizer, num_bytes=2**18) as llm, pytest.MonkeyPatch.context() as patch:
         patch.setattr(tokenizer, "chat_template", template)
         before, bad, behind = llm.generate([_COMMON, _BAD[kind], _COMMON], SamplingParams(max_new_tokens=5))
@@ -146,6 +156,8 @@ def test_a_bad_prompt_is_rejected_alone(kind):
         assert before.tokens == behind.tokens
         assert len(before.tokens) == 5
         assert llm.summary()["rejections"] == [f"request 1: {bad.reason}"]
+        if not isinstance(_BAD[kind], str | list | None):
+            assert [one.finish_reason for one in llm.generate(_BAD[kind])] == ["rejected"], "also alone"
 
 
 def test_nothing_comes_of_nothing():

@@ -210,8 +210,8 @@ class LLM:
         request = Request(request_id, np.empty(0, dtype=np.int64), params.max_new_tokens, stop_tokens=stops)
         text = None if self._tokenizer is None else TextStream(self._tokenizer)
         answer = Answer(request_id if index is None else index, request, Draw.by(params), text, pieces)
-        self._answers[request_id] = answer
         reason = self._queue(request, prompt)
+        self._answers[request_id] = answer
         if reason:
             self._tally.reject(request_id, reason)
             self._end(answer, FinishReason.REJECTED, reason)

@@ -15,6 +15,7 @@ from kvstead.errors import RequestError
 from kvstead.kernels.jit import IntArray
 
 _MOST_SHOWN = 60  # characters of a prompt in a message
+_TEMPLATE_FAULTS = (TemplateError, TypeError, ValueError, ArithmeticError, LookupError)  # it is a program
 
 Message: TypeAlias = Mapping[str, str]
 Prompt: TypeAlias = str | Sequence[int] | np.ndarray | torch.Tensor | Sequence[Message]
@@ -23,9 +24,7 @@ Prompt: TypeAlias = str | Sequence[int] | np.ndarray | torch.Tensor | Sequence[M
 
 def as_prompts(prompts: Prompt | Iterable[Prompt]) -> list[Prompt]:
     """One prompt or many as a list."""
-    if isinstance(prompts, str):
-        return [prompts]
-    several: list[Any] = list(prompts)
+    several: list[Any] = list(prompts) if _has_parts(prompts) else [prompts]
     is_one = bool(several) and all(_is_token(part) or isinstance(part, Mapping) for part in several)
     return [several] if is_one else several
 
@@ -44,7 +43,13 @@ class PromptEncoder:
         template and ends where the assistant is to speak; without a template it is the text of its messages, one below
         the other. Raises `RequestError` for what is no prompt, or empty.
         """
-        ids = token_ids(np.asarray(self._ids(prompt), dtype=np.int64)).astype(np.int64)
+        try:
+            found = np.asarray(self._ids(prompt), dtype=np.int64)
+        except OverflowError as error:
+            raise RequestError(
+                f"the prompt {_short(prompt)} holds what is no token id. Use ids below {self._vocabulary}."
+            ) from error
+        ids = token_ids(found).astype(np.int64)
         if ids.max() >= self._vocabulary:
             raise RequestError(f"token {ids.max()} is beyond the model's {self._vocabulary} tokens. Use ids below.")
         return ids
@@ -52,7 +57,7 @@ class PromptEncoder:
     def _ids(self, prompt: Prompt) -> Any:
         if isinstance(prompt, str):
             return self._text_ids(prompt)
-        parts = list(prompt) if isinstance(prompt, Iterable) else [prompt]
+        parts: list[Any] = list(prompt) if _has_parts(prompt) else [prompt]
         if all(_is_token(part) for part in parts):
             return [int(part) for part in parts]
         if not all(map(_is_message, parts)):
@@ -76,9 +81,16 @@ class PromptEncoder:
             found: Any = self._tokenizer.apply_chat_template(
                 [dict(message) for message in messages], add_generation_prompt=True, return_dict=True
             )
-        except TemplateError as error:
+        except _TEMPLATE_FAULTS as error:
             raise RequestError(f"the model's chat template does not take {_short(messages)}: {error}.") from error
         return found["input_ids"]
+
+
+def _has_parts(value: Any) -> bool:
+    """Whether it is a list of something. The parts of a text, bytes or a message are nothing to a model."""
+    return (
+        isinstance(value, Iterable) and not isinstance(value, str | bytes | Mapping) and getattr(value, "ndim", 1) > 0
+    )
 
 
 def _is_token(part: Any) -> bool:
