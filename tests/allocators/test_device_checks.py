@@ -56,6 +56,19 @@ def test_an_audit_tells_of_the_first_fault(fault, grouped):
     device.audit()
 
 
+@pytest.mark.parametrize("call", ["alloc_extend", "alloc_decode"])
+@pytest.mark.parametrize("others", [1, 5, 6])
+def test_a_row_that_grows_in_a_page_that_the_call_hands_out(call, others):
+    """A freed row is seen when its page goes to another row of the same batch, and where there is no room at all."""
+    device = start()
+    page = int(device.free_pages()[0])
+    prefix, seq, last = [1] + [0] * others, [2] + [1] * others, [4 * page] + [-1] * others
+    got = device.alloc_decode(seq, last) if call == "alloc_decode" else device.alloc_extend(prefix, seq, last)
+    assert (got is None) == (others > 5)
+    with pytest.raises(UseAfterFree, match=f"slot {4 * page}, in page {page}"):
+        device.audit()
+
+
 def test_rows_that_share_whole_pages_are_no_fault():
     """Rows that end with the same full page may grow in one batch, and one that does not grow is not looked at."""
     device = start()

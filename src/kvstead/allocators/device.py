@@ -120,11 +120,9 @@ class DevicePagedAllocator(DefersFrees[DeviceRelease]):
         Raises `InvalidSize` for lengths that shrink or do not match in number, `TypeError` for lengths on a device.
         """
         rows = self._rows(prefix_lens, seq_lens, last_locs)
-        pages = self._take(rows.num_pages)
-        if pages is None:
-            return None
         self._check_rows(rows.prefix, rows.seq, rows.last)
-        return self._grow(rows, pages)
+        pages = self._take(rows.num_pages)
+        return None if pages is None else self._grow(rows, pages)
 
     def alloc_decode(self, seq_lens: Integers, last_locs: Integers) -> torch.Tensor | None:
         """Grow each row by one token; `seq_lens` count it. The same as `alloc_extend` from `seq_lens - 1`.
@@ -137,10 +135,10 @@ class DevicePagedAllocator(DefersFrees[DeviceRelease]):
         bad, num_pages = device_rows.plan_decode(seq, self.page_size, opening)
         if bad >= 0:
             refuse_lengths(bad, int(seq[bad]) - 1, int(seq[bad]))
+        self._check_rows(seq - 1, seq, last)
         pages = self._take(int(num_pages))
         if pages is None:
             return None
-        self._check_rows(seq - 1, seq, last)
         return self._ops.decode_slots(self._sender.send(opening[:num_pages]), last, pages, self.page_size)
 
     def free(self, slots: Integers, *, num_pages: int | None = None) -> None:
@@ -269,7 +267,7 @@ class DevicePagedAllocator(DefersFrees[DeviceRelease]):
         return self._ops.extend_slots(plan, rows.last, pages, self.page_size, rows.num_slots)
 
     def _check_rows(self, prefix: IntArray, seq: IntArray, last: torch.Tensor) -> None:
-        """Have the device look at where rows grow, if it is to look at anything."""
+        """Have the device look at where rows grow, if it is to look at anything: before they take pages."""
         if self._free_list.checks is None:
             return
         growing = np.flatnonzero(seq > prefix)

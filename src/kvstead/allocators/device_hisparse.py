@@ -98,11 +98,11 @@ class DeviceHiSparseAllocator(DevicePagedAllocator):
         Otherwise as `DevicePagedAllocator.alloc_extend`.
         """
         rows = self._rows(prefix_lens, seq_lens, last_locs)
+        self._check_rows(rows.prefix, rows.seq, rows.last)
+        self._check_hot_rows(rows.prefix, rows.seq, rows.last)
         pages = self._take_both(rows.num_pages)
         if pages is None:
             return None
-        self._check_rows(rows.prefix, rows.seq, rows.last)
-        self._check_hot_rows(rows.prefix, rows.seq, rows.last)
         slots = self._grow(rows, pages)
         self._lens.index_fill_(0, pages.long(), 0)
         ends = slots.remainder(self.page_size) + 1

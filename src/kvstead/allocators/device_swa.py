@@ -101,11 +101,9 @@ class DeviceSWAAllocator(DevicePagedAllocator):
             raise InvalidSize(f"{rows.seq.size} rows are to grow with a tail. Pass one at a time.")
         tail = index(tail_len)
         require_tail(int(rows.seq[0]), tail, int(rows.seq[0] - rows.prefix[0]), self.page_size)
-        pages = self._take_tail(rows.num_pages, -(-tail // self.page_size))
-        if pages is None:
-            return None
         super()._check_rows(rows.prefix, rows.seq, rows.last)  # not this class's, which is about peers
-        return self._grow(rows, pages)
+        pages = self._take_tail(rows.num_pages, -(-tail // self.page_size))
+        return None if pages is None else self._grow(rows, pages)
 
     def free(self, slots: Integers, *, num_pages: int | None = None) -> None:
         """Give back the pages that `slots` lie in, in any order, with the peers that they still have.
