@@ -1,7 +1,10 @@
 """An `LLM` on tiny random models: answers, their ends, and what is left behind."""
 
-from collections import defaultdict
+import signal
+from collections import defaultdict, deque
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
+from itertools import islice
 
 import numpy as np
 import pytest
@@ -10,8 +13,10 @@ from hf_models import random_model, tiny_config
 from hf_tokenizers import STOP, byte_tokenizer
 from llm_bench import alone, model_of, prompt_of, serving
 
+from kvstead.engine import KVCacheManager, Scheduler
 from kvstead.errors import InvalidSize, LayoutError, RequestError
 from kvstead.integrations.transformers import SamplingParams
+from kvstead.integrations.transformers.completion import Answer
 
 _COMMON = prompt_of(1, 24)
 _PROMPTS = [prompt_of(2, 5), _COMMON + prompt_of(3, 9), prompt_of(4, 1), _COMMON + prompt_of(5, 3), _COMMON, [7] * 30]
@@ -253,6 +258,57 @@ def test_an_interrupted_step_gives_everything_back(family, fault):
             llm.manager.audit()
             found = llm.generate(_PROMPTS, SamplingParams(max_new_tokens=8))
             assert [one.tokens for one in found] == alone(family, _PROMPTS, 8)
+
+
+@pytest.mark.parametrize(
+    ("owner", "name"),
+    [
+        (Scheduler, "add"),
+        (Scheduler, "schedule"),
+        (KVCacheManager, "match"),
+        (KVCacheManager, "extend"),
+        (KVCacheManager, "decode"),
+        (Scheduler, "process"),
+        (KVCacheManager, "commit"),
+        (KVCacheManager, "cache"),
+        (Answer, "take"),
+        (KVCacheManager, "finish"),
+        (Scheduler, "abort"),
+    ],
+)
+def test_an_interrupt_amid_the_books_waits_for_their_end(owner, name, monkeypatch):
+    """Ctrl-C while memory is planned, taken or given back is raised behind it, and all are aborted with clean books."""
+    original = getattr(owner, name)
+    is_due = True
+
+    def interrupted(*args, **keywords):
+        nonlocal is_due
+        if is_due:
+            is_due = False
+            signal.raise_signal(signal.SIGINT)
+        return original(*args, **keywords)
+
+    monkeypatch.setattr(owner, name, interrupted)
+    handler = signal.getsignal(signal.SIGINT)
+    params = SamplingParams(max_new_tokens=4)
+    with serving() as llm:
+        with pytest.raises(KeyboardInterrupt):
+            _read(llm.stream(_PROMPTS, params), 1 if name == "abort" else None)
+        assert (is_due, llm.is_idle, signal.getsignal(signal.SIGINT)) == (False, True, handler)
+        llm.manager.audit()
+        assert [one.tokens for one in llm.generate(_PROMPTS, params)] == alone("llama", _PROMPTS, 4)
+
+
+def _read(stream, most):
+    with closing(stream):
+        deque(islice(stream, most))
+
+
+def test_in_another_thread_signals_are_left_alone():
+    """Only the main thread may set how they are handled, and only it is interrupted: others answer as it does."""
+    with serving() as llm, ThreadPoolExecutor(1) as pool:
+        found = pool.submit(llm.generate, _PROMPTS[:2], SamplingParams(max_new_tokens=4)).result()
+    assert [one.tokens for one in found] == alone("llama", _PROMPTS[:2], 4)
 
 
 def test_a_failed_step_is_told_to_all_in_it():

@@ -25,6 +25,7 @@ from kvstead.errors import InvalidSize, LayoutError, RequestError
 from kvstead.integrations.transformers.checkpoint import Checkpoint, Report, load_checkpoint, silent
 from kvstead.integrations.transformers.completion import Answer, Completion, FinishReason, Piece
 from kvstead.integrations.transformers.families import Way, rope_limit, way_of
+from kvstead.integrations.transformers.interrupts import Held, held
 from kvstead.integrations.transformers.layout import model_layout
 from kvstead.integrations.transformers.prompts import Prompt, PromptEncoder, as_prompts
 from kvstead.integrations.transformers.runner import TransformersRunner
@@ -145,7 +146,8 @@ class LLM:
         begun: list[int] = []
         try:
             for index, (prompt, each) in enumerate(zip(prompts, params, strict=True)):
-                begun.append(self._begin(prompt, each, pieces, index))
+                with held():
+                    begun.append(self._begin(prompt, each, pieces, index))
             num_open = len(begun)
             while num_open:
                 while not pieces:
@@ -154,14 +156,16 @@ class LLM:
                 num_open -= piece.completion is not None
                 yield piece
         finally:
-            for request_id in begun:
-                self.abort(request_id)
+            with held():
+                for request_id in begun:
+                    self.abort(request_id)
 
     # One by one
 
     def add(self, prompt: Prompt, params: SamplingParams | None = None) -> int:
         """Queue one prompt; the id of its request. Its pieces come from `step`, with the id as their index."""
-        return self._begin(prompt, params or SamplingParams(), self._loose, None)
+        with held():
+            return self._begin(prompt, params or SamplingParams(), self._loose, None)
 
     def step(self) -> list[Piece]:
         """Compute one step for all that is under way; the pieces of requests that were added by `add`.
@@ -176,10 +180,11 @@ class LLM:
 
     def abort(self, request_id: int) -> None:
         """End a request, at any time; its last piece says so. Nothing happens if it has ended already."""
-        answer = self._answers.get(request_id)
-        if answer is not None:
-            self._scheduler.abort(answer.request)
-            self._end(answer, FinishReason.ABORTED)
+        with held():
+            answer = self._answers.get(request_id)
+            if answer is not None:
+                self._scheduler.abort(answer.request)
+                self._end(answer, FinishReason.ABORTED)
 
     @property
     def is_idle(self) -> bool:
@@ -236,31 +241,33 @@ class LLM:
         answer.end(finish_reason, reason)
 
     def _advance(self) -> None:
-        """Compute a step, and hand out what came of it."""
+        """Compute a step, and hand out what came of it. Ctrl-C waits until the books are in order."""
         began = perf_counter()
-        step = self._scheduler.schedule()
-        if step is None:
-            return
-        for chunk in step.chunks:
-            answer = self._answers[chunk.request.request_id]
-            self._on_row[chunk.row] = answer
-            self._sampler.draws[chunk.row] = answer.draw
-        tokens = self._compute(step)
-        self._tally.meter.spend(perf_counter() - began)  # while the memory is as the step uses it
-        outcome = self._scheduler.process(step, tokens)
-        for request in outcome.started:
-            self._tally.start(request)
-        self._hand_out(step, tokens.tolist())
-        self._tally.num_steps += 1
-        self._tally.wall_s += perf_counter() - began
+        with held() as interrupts:
+            step = self._scheduler.schedule()
+            if step is None:
+                return
+            for chunk in step.chunks:
+                answer = self._answers[chunk.request.request_id]
+                self._on_row[chunk.row] = answer
+                self._sampler.draws[chunk.row] = answer.draw
+            tokens = self._compute(step, interrupts)
+            self._tally.meter.spend(perf_counter() - began)  # while the memory is as the step uses it
+            outcome = self._scheduler.process(step, tokens)
+            for request in outcome.started:
+                self._tally.start(request)
+            self._hand_out(step, tokens.tolist())
+            self._tally.num_steps += 1
+            self._tally.wall_s += perf_counter() - began
 
-    def _compute(self, step: Step) -> IntArray:
+    def _compute(self, step: Step, interrupts: Held) -> IntArray:
         """The tokens of a step. A fault, or an interrupt, ends the requests in it."""
         in_model = self._clock.seconds
         try:
-            pending = self._runner.launch(step)
-            waiting = perf_counter()
-            tokens = to_host(pending.tokens())
+            with interrupts.let_in():
+                pending = self._runner.launch(step)
+                waiting = perf_counter()
+                tokens = to_host(pending.tokens())
         except BaseException as fault:
             self._give_up(step, f"the step failed: {fault!r}")
             raise
