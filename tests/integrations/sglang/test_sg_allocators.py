@@ -284,9 +284,12 @@ def test_pure_windows_are_one_pool_and_map_to_themselves():
     allocator.free_segment(slots[2:], start_pos=2)
     assert mapping.tolist() == identity
     allocator.clear()
-    allocator.resize(SimpleNamespace(full_max_total_num_tokens=4, swa_max_total_num_tokens=4))
+    allocator.resize(SimpleNamespace(full_max_total_num_tokens=0, swa_max_total_num_tokens=4))
     assert mapping.tolist() == identity
-    assert allocator.available_size() == 4
+    assert (allocator.available_size(), allocator.size, allocator.size_full, allocator.size_swa) == (4, 4, 4, 4)
+    with pytest.raises(InvalidSize):
+        allocator.resize(SimpleNamespace(full_max_total_num_tokens=0, swa_max_total_num_tokens=9))
+    assert (allocator.available_size(), allocator.size) == (4, 4)
     with pytest.raises(NotImplementedError):
         allocator.set_full_to_swa_mapping(slots, slots)
     with pytest.raises(NotImplementedError):

@@ -179,8 +179,10 @@ class SWATokenToKVPoolAllocator(CoreAllocator):
 
         Raises `InvalidSize` for more full slots than the mapping was made for.
         """
-        full = int(config.full_max_total_num_tokens)
         window = self._size_swa if self.swa_req_ring else int(config.swa_max_total_num_tokens)
+        self._resize(int(config.full_max_total_num_tokens), window)
+
+    def _resize(self, full: int, window: int) -> None:
         self._mapping.require_room(full)
         self._size_full, self._size_swa, self.size = full, window, min(full, window)
         self.full_attn_allocator.size, self.swa_attn_allocator.size = full, window
@@ -268,6 +270,14 @@ class PureSWATokenToKVPoolAllocator(SWATokenToKVPoolAllocator):
     def swa_free_group(self) -> list[Any]:
         """What the open group holds."""
         return list(self.free_group or ())
+
+    def resize(self, config: Any) -> None:
+        """Have `config.swa_max_total_num_tokens` slots, all of them free.
+
+        Raises `InvalidSize` for more than the mapping was made for.
+        """
+        size = int(config.swa_max_total_num_tokens)  # SGLang says 0 for the full side, there being none
+        self._resize(size, size)
 
     def set_full_to_swa_mapping(self, full_indices: torch.Tensor, swa_indices: torch.Tensor) -> None:
         """Raise: a slot's window side is the slot itself."""
