@@ -24,7 +24,7 @@ from kvstead.kernels import host, windows
 from kvstead.kernels.arrays import Integers, to_device, to_host
 from kvstead.kernels.jit import IntArray, StateArray
 from kvstead.pages import FreeList, Release
-from kvstead.pages.free_list import refuse_segment
+from kvstead.pages.free_list import segment_pages
 from kvstead.pages.page_table import require_tag
 
 
@@ -148,13 +148,13 @@ class SWAAllocator(PagedAllocator):
 
     def free_swa_segment(self, slots: Integers, *, start_pos: int) -> None:
         """`free_swa` for a stretch of a row, whole pages at a time. Raises `MisalignedSegment` as `free_segment`."""
-        self._drop_peers(self._segment_pages(self._segment(slots, start_pos)))
+        self._drop_peers(segment_pages(self._segment(slots, start_pos), self.page_size))
 
     def free_swa_segments(self, pairs: Iterable[Segment]) -> None:
         """`free_swa` for several stretches, (slots, start_pos) each, all or none."""
         arrays = [self._segment(slots, start_pos) for slots, start_pos in pairs]
         if arrays:
-            self._drop_peers(np.concatenate([self._segment_pages(array) for array in arrays]))
+            self._drop_peers(np.concatenate([segment_pages(array, self.page_size) for array in arrays]))
 
     def free_window_pages(self, pages: IntArray) -> None:
         """`free_swa` for full pages given by id: int64[k], distinct or not. O(pages)."""
@@ -274,13 +274,6 @@ class SWAAllocator(PagedAllocator):
         if bad >= 0:
             refuse_window_slot(int(slots[bad]), self.size + self.page_size)
         return out
-
-    def _segment_pages(self, slots: IntArray) -> IntArray:
-        pages = np.empty(-(-slots.size // self.page_size), dtype=np.int64)
-        bad = windows.pages_of_segment(slots, self.page_size, pages)
-        if bad >= 0:
-            refuse_segment(slots, self.page_size, bad)
-        return pages
 
     def _refuse_bare_row(self, row: int, last: int) -> NoReturn:
         page = last // self.page_size

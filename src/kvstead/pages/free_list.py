@@ -8,7 +8,7 @@ from typing import NoReturn
 import numpy as np
 
 from kvstead.errors import AuditError, ForeignPage, InvalidSize, MisalignedSegment
-from kvstead.kernels import host
+from kvstead.kernels import host, windows
 from kvstead.kernels.jit import IntArray
 from kvstead.pages.page_table import PageTable, require_tag
 from kvstead.pages.queues import PageBitmap, PageQueue, PageRing
@@ -27,6 +27,18 @@ def refuse_segment(slots: IntArray, page_size: int, page: int) -> NoReturn:
         f"slots {part.tolist()}, from entry {page * page_size} of the segment on, are not the consecutive slots "
         f"of a page of {page_size}. Pass the stretch of the row unchanged, with the position it starts at."
     )
+
+
+def segment_pages(slots: IntArray, page_size: int) -> IntArray:
+    """The pages of a row segment, the last of which may be partial: a new int64[k], with nothing asked of their states.
+
+    Raises `MisalignedSegment` where the slots do not lie one behind the other from a page's start. O(slots).
+    """
+    pages = np.empty(-(-slots.size // page_size), dtype=np.int64)
+    bad = windows.pages_of_segment(slots, page_size, pages)
+    if bad >= 0:
+        refuse_segment(slots, page_size, bad)
+    return pages
 
 
 class FreeList:

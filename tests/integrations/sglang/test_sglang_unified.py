@@ -290,6 +290,30 @@ def test_physical_slots_can_be_asked_for_at_once():
     assert full.take_physical_pages(10**6) is None
 
 
+@pytest.mark.parametrize("page_size", [1, 4])
+@pytest.mark.parametrize("grouped", [False, True])
+def test_pages_under_given_ids_are_freed_once_and_in_rows(page_size, grouped):
+    """A page in two stretches, a single slot named twice and a torn stretch are refused, and no page has gone."""
+    buffer = make_buffer(OURS, "windows", page_size)
+    owner, guest = pool_of(buffer, "full", page_size), pool_of(buffer, "swa", page_size, is_id_owner=False)
+    row = owner.alloc(3 * page_size)
+    guest.alloc_with_virtual(row[::page_size] // page_size)
+    if grouped:
+        guest.free_group_begin()
+    part = row[:page_size]
+    with pytest.raises(DoubleFree):
+        guest.free_segments([(part, 0), (part, page_size)])
+    if page_size == 1:
+        with pytest.raises(DoubleFree):
+            guest.free(torch.cat((part, part)))
+    else:
+        with pytest.raises(MisalignedSegment):
+            guest.free_segments([(part, 0), (row[page_size + 1 :], page_size)])
+    guest.free(row)
+    guest.free_group_end()
+    assert guest.live_page_count == 0
+
+
 def test_pool_that_is_given_its_ids():
     """A pool without ids of its own takes pages under another's, waits in groups, and refuses what it has not."""
     buffer = make_buffer(OURS, "windows", 4)
@@ -302,7 +326,7 @@ def test_pool_that_is_given_its_ids():
         guest.alloc_with_virtual(torch.arange(5, owner.num_virtual_ids))
     guest.free_group_begin()
     guest.free_segment(ids[:1] * 4, start_pos=0)
-    guest.free_segments([(ids[1:2] * 4 + 3, 4), (ids[:0], 8)])
+    guest.free_segments([(ids[1:2] * 4, 4), (ids[:0], 8)])
     assert (guest.live_page_count, guest.translate_kv_loc(ids[:2] * 4).tolist()) == (4, [0, 0])
     with pytest.raises(DoubleFree):
         guest.free(ids[:1] * 4)

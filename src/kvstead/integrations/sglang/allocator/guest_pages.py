@@ -13,6 +13,7 @@ from kvstead.arena import PoolChain
 from kvstead.errors import InvalidSize
 from kvstead.kernels.arrays import Integers, to_host
 from kvstead.kernels.jit import IntArray
+from kvstead.pages.free_list import segment_pages
 
 
 class GuestPages(DefersFrees[tuple["GuestPages", IntArray]]):
@@ -43,27 +44,20 @@ class GuestPages(DefersFrees[tuple["GuestPages", IntArray]]):
 
     def free(self, slots: Integers) -> None:
         """Give back the pages that `slots` lie in. Raises `ForeignPage` or `DoubleFree`, with nothing changed."""
-        pages = np.unique(to_host(slots) // self.page_size)
-        if not pages.size:
-            return
-        if self.free_group is None:
-            self._chain.release(self._pool, pages)
-        else:
-            self._chain.park(self._pool, pages)
-            self.free_group.append((self, pages))
+        array = to_host(slots)
+        self._free_pages(array.copy() if self.page_size == 1 else np.unique(array // self.page_size))
 
     def free_segment(self, slots: Integers, *, start_pos: int) -> None:
         """Give back a stretch of a row, whole pages at a time."""
-        require_page_start(start_pos, self.page_size)
-        self.free(slots)
+        self.free_segments([(slots, start_pos)])
 
     def free_segments(self, pairs: Iterable[Segment]) -> None:
-        """Give back several stretches, (slots, start_pos) each, all or none."""
-        arrays = []
+        """Give back several stretches, (slots, start_pos) each, all or none. They may not share a page."""
+        arrays = [np.empty(0, dtype=np.int64)]
         for slots, start_pos in pairs:
             require_page_start(start_pos, self.page_size)
-            arrays.append(to_host(slots))
-        self.free(np.concatenate([np.empty(0, dtype=np.int64), *arrays]))
+            arrays.append(segment_pages(to_host(slots), self.page_size))
+        self._free_pages(np.concatenate(arrays))
 
     def unpark(self, pages: IntArray) -> None:
         """Make parked pages available."""
@@ -77,3 +71,13 @@ class GuestPages(DefersFrees[tuple["GuestPages", IntArray]]):
     def audit(self) -> None:
         """Audit the chain. Raises `AuditError`."""
         self._chain.audit()
+
+    def _free_pages(self, pages: IntArray) -> None:
+        """Free pages, at once or when the open group ends; the array is our own."""
+        if not pages.size:
+            return
+        if self.free_group is None:
+            self._chain.release(self._pool, pages)
+        else:
+            self._chain.park(self._pool, pages)
+            self.free_group.append((self, pages))
