@@ -397,6 +397,19 @@ def test_lengths_end_where_the_model_does():
         assert llm.max_length == 64
 
 
+@pytest.mark.parametrize("layout", ["static", "unified"])
+@pytest.mark.parametrize("family", ["lfm2", _more("gemma3_text"), "mistral"])
+def test_an_answer_ends_where_the_memory_does(family, layout):
+    """Also where windows and states share it: what fits is answered as far as it goes, to the very last token."""
+    with serving(family, layout=layout, num_bytes=2**15, page_size=16) as llm:
+        assert llm.max_length < 512
+        long, short = llm.generate([[5] * (llm.max_length - 1), [6] * 3], SamplingParams(max_new_tokens=1000))
+        (beyond,) = llm.generate([[5] * llm.max_length])
+    assert (long.finish_reason, len(long.tokens)) == ("length", 1)
+    assert (short.finish_reason, len(short.tokens)) == ("length", llm.max_length - 3)
+    assert beyond.finish_reason == "rejected"
+
+
 def test_settings_that_make_no_sense_are_refused():
     """A layout without storage, lengths beyond the model, a memory without a page."""
     for options, error, text in (

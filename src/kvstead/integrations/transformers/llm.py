@@ -10,6 +10,7 @@ by itself: `add` a request, `step` until `is_idle`, `abort`. All requests are co
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections import deque
 from collections.abc import Generator, Iterable, Sequence
 from contextlib import closing
@@ -95,10 +96,10 @@ class LLM:
             prefix_cache=prefix_cache and not is_whole,
             device=own.device,
         )
-        self.max_length = min(width, self.manager.num_slots)
         if is_whole:  # all prompts that memory holds beside each other, none of them cut at the end of a step
             chunk_tokens = max(chunk_tokens, self.manager.num_slots)
         self._scheduler = Scheduler(self.manager, chunk_tokens=chunk_tokens, decode_headroom=decode_headroom)
+        self.max_length = _longest_request(self._scheduler, min(width, self.manager.num_slots))
         self._sampler = RowSampler()
         self._clock = ModelClock(own)
         self._runner = TransformersRunner(own, self.manager, sample=self._sampler, attention=attention)
@@ -310,3 +311,12 @@ def _length_limit(config: Any, layout: ModelLayout, num_bytes: int, asked: int |
     token_bytes = layout.full_bytes_per_token
     fits = num_bytes // token_bytes if token_bytes else own
     return max(min(own if asked is None else asked, fits), 1)
+
+
+def _longest_request(scheduler: Scheduler, most: int) -> int:
+    """Tokens of the longest request that the memory holds alone, all kinds of cache together; `most` at most."""
+
+    def is_too_long(length: int) -> bool:
+        return bool(scheduler.admission.why_never(Request(0, np.zeros(1, dtype=np.int64), length - 1)))
+
+    return bisect_left(range(2, most + 1), x=True, key=is_too_long) + 1
