@@ -4,6 +4,7 @@ from itertools import combinations, permutations, product
 
 import pytest
 from allocator_pair import ORDERS, Pair
+from every_state import perform_everywhere, reachable
 
 from kvstead.pages.queues import PageRing
 
@@ -31,31 +32,6 @@ def key(pair):
     group = pair.model.group
     parked = None if group is None else tuple(map(tuple, group))
     return tuple(pair.model.states()), tuple(pair.model.free_pages), parked, where
-
-
-def reach(page_size, order, path):
-    """A pair in the state that a path of operations leads to."""
-    pair = Pair(NUM_PAGES * page_size, page_size, order)
-    pair.replay(path)
-    return pair
-
-
-def reachable(page_size, order, depth):
-    """The shortest path to every state within `depth` operations, by state."""
-    start = reach(page_size, order, [])
-    paths = {key(start): []}
-    frontier = [[]]
-    for _ in range(depth):
-        found = []
-        for path in frontier:
-            for name, *args in list(operations(reach(page_size, order, path))):
-                pair = reach(page_size, order, path)
-                getattr(pair, name)(*args)
-                if key(pair) not in paths:  # never a segment's: `free` of the same pages came first
-                    paths[key(pair)] = [*path, (name, *args)]
-                    found.append(paths[key(pair)])
-        frontier = found
-    return paths
 
 
 def allocations(page_size):
@@ -120,11 +96,11 @@ def everything(page_size):
 @pytest.mark.parametrize("depth", [5, pytest.param(6, marks=pytest.mark.soak)])
 def test_every_operation_in_every_state_agrees_with_the_model(page_size, order, depth):
     """Whatever three pages went through in a few operations, the next one does as the model, or changes nothing."""
-    calls = list(everything(page_size))
-    for path in reachable(page_size, order, depth).values():
-        pair = reach(page_size, order, path)
-        for name, *args in calls:
-            before = pair.books
-            getattr(pair, name)(*args)
-            if pair.books != before or name == "clear":
-                pair = reach(page_size, order, path)
+
+    def reach(path):
+        pair = Pair(NUM_PAGES * page_size, page_size, order)
+        pair.replay(path)
+        return pair
+
+    paths = reachable(reach, operations, key, depth)
+    perform_everywhere(reach, paths.values(), lambda _: everything(page_size))

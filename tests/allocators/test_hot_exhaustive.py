@@ -3,6 +3,7 @@
 from itertools import combinations_with_replacement
 
 import pytest
+from every_state import perform_everywhere, reachable
 from hot_pair import HiSparsePair
 
 
@@ -29,32 +30,6 @@ def key(pair):
     model = pair.model
     lens = [model.lens[page] for page in sorted(model.hot)]
     return tuple(model.states()), tuple(model.devices.states()), tuple(model.device_pages()), tuple(lens)
-
-
-def reach(sizes, path):
-    """A pair in the state that a path of operations leads to."""
-    size, page_size, ratio = sizes
-    pair = HiSparsePair(size, page_size, "lowest", ratio)
-    pair.replay(path)
-    return pair
-
-
-def reachable(sizes):
-    """The shortest path to every state, by state."""
-    paths = {key(reach(sizes, [])): []}
-    frontier = [[]]
-    while frontier:
-        found = []
-        for path in frontier:
-            for step in steps(reach(sizes, path)):
-                pair = reach(sizes, path)
-                name, *args = step
-                getattr(pair, name)(*args)
-                if key(pair) not in paths:
-                    paths[key(pair)] = [*path, step]
-                    found.append(paths[key(pair)])
-        frontier = found
-    return paths
 
 
 def everything(pair):
@@ -90,13 +65,13 @@ def everything(pair):
 @pytest.mark.parametrize(("sizes", "num_states"), [((2, 1, 1), 34), ((2, 2, 3), 40), ((4, 2, 1), 56)])
 def test_every_device_operation_in_every_state_agrees_with_the_model(sizes, num_states):
     """Wherever a few pages on two sides have got to, the next call does as the model, or changes nothing."""
-    paths = reachable(sizes)
+    size, page_size, ratio = sizes
+
+    def reach(path):
+        pair = HiSparsePair(size, page_size, "lowest", ratio)
+        pair.replay(path)
+        return pair
+
+    paths = reachable(reach, steps, key)
     assert len(paths) == num_states
-    for path in paths.values():
-        pair = reach(sizes, path)
-        calls = list(everything(pair))
-        for name, *args in calls:
-            before = pair.books
-            getattr(pair, name)(*args)
-            if pair.books != before or name == "clear":
-                pair = reach(sizes, path)
+    perform_everywhere(reach, paths.values(), everything)
