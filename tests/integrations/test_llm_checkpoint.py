@@ -153,6 +153,7 @@ def test_a_damaged_directory_is_told_in_one_line(folder):
     weights, config, words = (folder / name for name in ("model.safetensors", "config.json", "tokenizer.json"))
     other = json.loads(config.read_text()) | {"intermediate_size": 48}
     damages = [(weights, weights.read_bytes()[:9000]), (config, json.dumps(other).encode()), (words, b'{"model": {}}')]
+    damages.append((words, b'{"added_tokens": [], "model": {"type": "Nope"}}'))
     for path, content in damages:
         whole = path.read_bytes()
         path.write_bytes(content)

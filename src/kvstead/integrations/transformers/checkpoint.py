@@ -158,7 +158,7 @@ def _tokenizer(source: str | Path, name: str) -> PreTrainedTokenizerBase:
     )
     try:
         tokenizer: PreTrainedTokenizerBase = AutoTokenizer.from_pretrained(source)
-    except _FAULTS as fault:
+    except Exception as fault:  # tokenizers raises nothing more special
         raise none from fault
     if len(tokenizer) <= len(tokenizer.all_special_ids):  # made up by the library
         raise none
