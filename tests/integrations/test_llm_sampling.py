@@ -90,6 +90,14 @@ def test_a_temperature_near_0_takes_the_best(scores, temperature, key, end):
     assert max(scores) - scores[place[0]] < 0.1
 
 
+@given(st.lists(st.sampled_from([np.nan, np.inf, -np.inf, 1.0]), min_size=1, max_size=5), st.sampled_from([0.5, 1.0]))
+def test_a_token_is_always_one_of_the_vocabulary(scores, top_p):
+    """Also of scores that are no numbers, so that one broken request does not end those beside it."""
+    for temperature in (0.0, 1.0):
+        (token,) = _picked(torch.tensor([scores]), [Draw(temperature, top_p, 7)], [1])
+        assert 0 <= token < len(scores)
+
+
 @given(st.floats(1e-3, 1e3), st.floats(0.01, 1.0), st.lists(st.integers(0, 2**64 - 1), min_size=1, max_size=5))
 def test_who_is_beside_makes_no_difference(temperature, top_p, keys):
     """A row of a batch draws what it draws alone, whatever the others are drawn by."""

@@ -102,4 +102,5 @@ def _drawn(logits: torch.Tensor, temperature: float, top_p: float, chances: list
     best = logits.amax(-1, keepdim=True)  # taken off, so that no temperature makes it infinite
     shares = warpers(None, logits - best).softmax(-1).cumsum(-1)
     points = torch.tensor(chances, dtype=shares.dtype, device=shares.device) * shares[:, -1]
-    return torch.searchsorted(shares, points[:, None], right=True)[:, 0]
+    places = torch.searchsorted(shares, points[:, None], right=True)[:, 0]
+    return places.clamp(max=shares.shape[-1] - 1)  # scores that are no numbers have no shares
