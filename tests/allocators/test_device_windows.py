@@ -154,3 +154,9 @@ def test_a_negative_window_side_is_refused():
     """Sizes start at 0."""
     with pytest.raises(InvalidSize):
         DeviceSWAAllocator(4, -1, 1)
+
+
+def test_a_window_side_beyond_the_numbers_of_its_slots_is_refused():
+    """Window slots are numbered in the type of the full slots, so there are no more of them than it counts."""
+    with pytest.raises(InvalidSize, match="numbered"):
+        DeviceSWAAllocator(4, 2**31, 1, device="meta", index_dtype=torch.int32)

@@ -31,6 +31,12 @@ from kvstead.pages.device_free_list import DeviceFreeList, DeviceRelease
 _INDEX_DTYPES = (torch.int64, torch.int32)
 
 
+def require_numbers(size: int, page_size: int, index_dtype: torch.dtype) -> None:
+    """Raise `InvalidSize` unless `index_dtype` has a number for each of `size` slots, and the padding."""
+    if index_dtype not in _INDEX_DTYPES or size + page_size > torch.iinfo(index_dtype).max:
+        raise InvalidSize(f"{size} slots cannot be numbered in {index_dtype}. Use torch.int64, or int32 below 2**31.")
+
+
 class _Rows(NamedTuple):
     """Rows that are to grow: lengths on the host, last slots on the device, and what `plan_rows` says of them."""
 
@@ -69,10 +75,7 @@ class DevicePagedAllocator(DefersFrees[DeviceRelease]):
         checked: bool = False,
     ) -> None:
         require_pool(size, page_size)
-        if index_dtype not in _INDEX_DTYPES or size + page_size > torch.iinfo(index_dtype).max:
-            raise InvalidSize(
-                f"{size} slots cannot be numbered in {index_dtype}. Use torch.int64, or int32 below 2**31."
-            )
+        require_numbers(size, page_size, index_dtype)
         self.page_size = page_size
         self.device = torch.device(device)
         self.index_dtype = index_dtype

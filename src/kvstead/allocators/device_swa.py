@@ -19,7 +19,7 @@ import numpy as np
 import torch
 
 from kvstead.allocators.base import Segment
-from kvstead.allocators.device import DevicePagedAllocator
+from kvstead.allocators.device import DevicePagedAllocator, require_numbers
 from kvstead.allocators.requests import require_page_start, require_tail
 from kvstead.errors import AuditError, InvalidSize
 from kvstead.kernels import device_ops
@@ -56,6 +56,7 @@ class DeviceSWAAllocator(DevicePagedAllocator):
         super().__init__(full_size, page_size, device=device, order=order, index_dtype=index_dtype, checked=checked)
         if swa_size < 0:
             raise InvalidSize(f"swa_size is {swa_size}. The window side has 0 slots or more.")
+        require_numbers(swa_size, page_size, index_dtype)
         self._pair(DeviceFreeList(swa_size // page_size, order, self.device, index_dtype, checked=checked))
 
     @property
