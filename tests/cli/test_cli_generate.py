@@ -1,4 +1,6 @@
+import io
 import json
+import sys
 
 import pytest
 import torch
@@ -157,6 +159,16 @@ def test_one_answer_has_no_heading(kvstead, fake):
     """A single prompt need not be told what it was."""
     fake(FakeLLM)
     assert kvstead("generate", "--prompt", "Hello?").out.startswith("answer\t0.\n\nfake:")
+
+
+def test_what_an_encoding_lacks_is_spelled_out(kvstead, fake, monkeypatch):
+    """Where standard output takes ASCII only, letters beyond are escapes, and nothing fails."""
+    fake(FakeLLM)
+    written = io.BytesIO()
+    monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(written, encoding="ascii"))
+    assert kvstead("generate", "--prompt", "é", "--prompt", "Two").code == 0
+    sys.stdout.flush()
+    assert written.getvalue().decode().startswith("[1] \\xe9\nanswer\t0.\n\n[2] Two\n")
 
 
 def test_json_is_alone_on_standard_output(kvstead, fake):

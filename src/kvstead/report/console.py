@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from io import TextIOWrapper
 from typing import TextIO
 
 from rich.console import Console
@@ -21,5 +22,7 @@ def error_console() -> Console:
 
 
 def _console(stream: TextIO) -> Console:
+    if isinstance(stream, TextIOWrapper) and stream.errors == "strict":
+        stream.reconfigure(errors="backslashreplace")  # what a model says may be beyond the terminal's encoding
     # In a file or pipe there is no width to keep to; the usual 80 columns would break long names.
     return Console(file=stream, width=None if stream.isatty() else _FILE_WIDTH)
