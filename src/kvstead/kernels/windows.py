@@ -128,7 +128,7 @@ def _move_fault(state: StateArray, window_pages: IntArray, src: int, dst: int, p
     """What is wrong with a pair of slots whose pages have not been paired in this call."""
     src_page = src // page_size
     dst_page = dst // page_size
-    mismatched = src - src_page * page_size != dst - dst_page * page_size
+    mismatched = src % page_size != dst % page_size
     fault = 0
     if src_page < 1 or src_page >= state.size:
         fault = MOVE_FOREIGN_SRC
@@ -161,7 +161,7 @@ def move_peers(
         mark = 0
         src_page = src[i] // page_size
         dst_page = dst[i] // page_size
-        if 0 < src_page < state.size and src[i] - src_page * page_size == dst[i] - dst_page * page_size:
+        if 0 < src_page < state.size and src[i] % page_size == dst[i] % page_size:
             mark = -window_pages[src_page]
         if mark > 0 and pairs[3 * mark - 3] == src_page and pairs[3 * mark - 2] == dst_page:
             continue
