@@ -58,7 +58,7 @@ def test_states_and_tokens_are_parked_in_one_group(make):
         allocator.states.free(states[:1])
         allocator.free(row)
         assert (allocator.states.parked_size(), allocator.states.available_size()) == (1, 2)
-        assert {release.pool for release in allocator.free_group} == set(allocator._pools())
+        assert {release.pool for release in allocator.free_group} == set(allocator.pools.values())
         before = snapshot(allocator)
         for bad, error in (([2, 1], DoubleFree), ([2, 2], DoubleFree), ([2, 0], ForeignPage), ([2, 9], ForeignPage)):
             with pytest.raises(error):

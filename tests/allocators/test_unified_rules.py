@@ -240,7 +240,7 @@ def test_states_and_tokens_wait_in_one_group(make):
     with allocator.defer_frees():
         allocator.states.free(states[:1])
         allocator.free(row)
-        assert {release.pool for release in allocator.free_group} == set(allocator._pools())
+        assert {release.pool for release in allocator.free_group} == set(allocator.pools.values())
         assert allocator.states.parked_size() == 1
         with pytest.raises(DoubleFree):
             allocator.states.free(states)

@@ -1,10 +1,11 @@
 import numpy as np
 import pytest
 import torch
+import torch_twins
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kvstead.kernels import bitmap, torch_ops
+from kvstead.kernels import bitmap
 
 SIZES = (1, 63, 64, 65, 4096, 4097)  # one level up to 64 pages, two up to 64 * 64, then three
 FOUR_LEVELS = 64**3 + 1
@@ -33,7 +34,7 @@ def mark(words, starts, pages):
     """Set the bits with the kernel and with its twin, which must agree."""
     twin = torch.from_numpy(words.view(np.int64).copy())
     bitmap.set_bits(words, starts, pages)
-    torch_ops.set_bits(twin, torch.from_numpy(starts), torch.from_numpy(pages))
+    torch_twins.set_bits(twin, torch.from_numpy(starts), torch.from_numpy(pages))
     assert twin.numpy().view(np.uint64).tolist() == words.tolist()
 
 
@@ -42,7 +43,7 @@ def lowest(words, starts, count):
     twin, twin_out = torch.from_numpy(words.view(np.int64).copy()), torch.empty(count, dtype=torch.int64)
     out = np.empty(count, dtype=np.int64)
     bitmap.take_lowest(words, starts, out)
-    torch_ops.take_lowest(twin, torch.from_numpy(starts), twin_out)
+    torch_twins.take_lowest(twin, torch.from_numpy(starts), twin_out)
     assert twin.numpy().view(np.uint64).tolist() == words.tolist()
     assert twin_out.tolist() == out.tolist()
     return out.tolist()

@@ -1,9 +1,10 @@
 import numpy as np
 import torch
+import torch_twins
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kvstead.kernels import host, torch_ops
+from kvstead.kernels import host
 from kvstead.kernels.host import FAULT_NONE, FREE, LIVE, PADDING
 
 
@@ -16,7 +17,7 @@ def both(name, *args):
     arrays = [arg.copy() if isinstance(arg, np.ndarray) else arg for arg in args]
     tensors = [torch.from_numpy(arg.copy()) if isinstance(arg, np.ndarray) else arg for arg in args]
     result = getattr(host, name)(*arrays)
-    assert getattr(torch_ops, name)(*tensors) == result
+    assert getattr(torch_twins, name)(*tensors) == result
     left = [array.tolist() for array in arrays if isinstance(array, np.ndarray)]
     assert [tensor.tolist() for tensor in tensors if isinstance(tensor, torch.Tensor)] == left
     return result, left[-1]
@@ -91,6 +92,6 @@ def test_one_bad_row_undoes_the_claims_of_all_before_it(data, page_size):
     fault, row, _, _ = host.extend_demand(left, prefix, seq, last, page_size)
     assert (fault, row) == (host.FAULT_SHARED if before else host.FAULT_NOT_LIVE, bad)
     assert left.tolist() == state.tolist()
-    twin = torch_ops.extend_demand(*(torch.from_numpy(rows) for rows in (left, prefix, seq, last)), page_size)
+    twin = torch_twins.extend_demand(*(torch.from_numpy(rows) for rows in (left, prefix, seq, last)), page_size)
     assert twin[:2] == (fault, row)
     assert left.tolist() == state.tolist()

@@ -8,7 +8,7 @@ from importlib.util import find_spec
 import pytest
 import torch
 
-from kvstead.kernels import choice, device_ops
+from kvstead.kernels import device_dispatch, device_ops
 from paths import ROOT
 
 PEERS = ROOT / ".venv" / "peers" / "bin" / "python"  # has Triton, which is too large (1 GB) to ask of every developer
@@ -64,13 +64,13 @@ def test_every_kernel_compiles_for_a_gpu(index, tmp_path):
 def test_triton_is_for_cuda_only():
     """A CPU and devices of other makers get plain torch, whatever is installed."""
     for device in ("cpu", "meta", "xpu"):
-        assert choice.ops_for(torch.device(device)) is device_ops
+        assert device_dispatch.ops_for(torch.device(device)) is device_ops
 
 
 @pytest.mark.parametrize("is_there", [False, True])
 def test_cuda_gets_triton_where_it_is_installed(monkeypatch, is_there):
     """A CUDA device without Triton works on plain torch."""
-    monkeypatch.setattr(choice, "find_spec", lambda _name: object() if is_there else None)
-    monkeypatch.setattr(choice, "import_module", lambda name: name)
-    chosen = choice.ops_for(torch.device("cuda"))
+    monkeypatch.setattr(device_dispatch, "find_spec", lambda _name: object() if is_there else None)
+    monkeypatch.setattr(device_dispatch, "import_module", lambda name: name)
+    chosen = device_dispatch.ops_for(torch.device("cuda"))
     assert chosen == ("kvstead.kernels.triton_ops" if is_there else device_ops)

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from kvstead.allocators import SWAAllocator
 from kvstead.errors import InvalidSize
-from kvstead.kernels.sending import Sender
+from kvstead.kernels.device_transfer import Sender
 from kvstead.pools import DeviceMirror, RequestTable
 
 DTYPES = (torch.int64, torch.int32)

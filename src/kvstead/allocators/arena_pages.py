@@ -13,7 +13,7 @@ import numpy as np
 from kvstead.arena import Chain
 from kvstead.errors import AuditError
 from kvstead.kernels import host
-from kvstead.kernels.jit import IntArray
+from kvstead.kernels.array_types import IntArray
 from kvstead.pages import FreeList
 from kvstead.pages.page_table import require_tag
 
@@ -21,7 +21,7 @@ from kvstead.pages.page_table import require_tag
 class ArenaPages(FreeList):
     """The pages of one pool of `chain`, by ids 1 .. `num_pages`: as many as the pool could ever hold alone.
 
-    That many ids may be free and no page: `room` says what can be taken, and `take` is None when, and only when, the
+    That many ids may be free and no page: `capacity` says what can be taken, and `take` is None if and only if the
     chain has no room. Everything else is as in a free list of pages that stay where they are.
 
     Raises `LayoutError` for a pool that the chain does not have, `InvalidSize` for an unknown order.
@@ -34,8 +34,8 @@ class ArenaPages(FreeList):
         self.chain = chain
         self.pool = pool
 
-    def room(self) -> int:
-        """Pages that `take` can hand out now."""
+    def capacity(self) -> int:
+        """Pages that `take` can hand out now, with the other pools as they are."""
         return min(self.num_free, self.chain.capacity((self.pool,)))
 
     def translate(self, slots: IntArray, page_size: int) -> IntArray:

@@ -12,12 +12,12 @@ from typing import TypeAlias
 
 import torch
 
+from kvstead.allocators.checks import require_page_start
 from kvstead.allocators.deferring import DefersFrees
-from kvstead.allocators.requests import require_page_start
 from kvstead.allocators.states import StateAllocator
 from kvstead.errors import AuditError
+from kvstead.kernels.array_types import IntArray
 from kvstead.kernels.arrays import Integers, to_host
-from kvstead.kernels.jit import IntArray
 from kvstead.pages import FreeList, Release, free_group
 
 Segment: TypeAlias = tuple[Integers, int]
@@ -96,7 +96,7 @@ class Allocator(DefersFrees[Release], ABC):
     def clear(self) -> None:
         """Every slot is free again, whoever held it; an open group is dropped."""
         self.free_group = None
-        for pool in self._pools():
+        for pool in self.pools.values():
             pool.clear()
 
     def audit(self) -> None:
@@ -104,7 +104,7 @@ class Allocator(DefersFrees[Release], ABC):
 
         O(pages of the pool).
         """
-        for pool in self._pools():
+        for pool in self.pools.values():
             pool.audit()
             in_group = sum(release.pages.size for release in self.free_group or () if release.pool is pool)
             parked = pool.num_parked
@@ -113,13 +113,14 @@ class Allocator(DefersFrees[Release], ABC):
                     f"{parked} pages are parked, the open group holds {in_group}. Only the group parks pages."
                 )
 
-    @abstractmethod
-    def _token_pools(self) -> Sequence[FreeList]:
-        """The free lists that tokens come from."""
+    @property
+    def pools(self) -> dict[str, FreeList]:
+        """The pools that pages come from, by name: "full", and as there are, "window", "hot" and "state"."""
+        return self._token_pools() if self.states is None else self._token_pools() | {"state": self.states.pages}
 
-    def _pools(self) -> Sequence[FreeList]:
-        """All free lists that this allocator hands out from."""
-        return self._token_pools() if self.states is None else (*self._token_pools(), self.states.pages)
+    @abstractmethod
+    def _token_pools(self) -> dict[str, FreeList]:
+        """The pools that tokens come from, by name."""
 
     def _keep_states(self, slots: FreeList) -> None:
         """Start with slots for states beside the tokens."""

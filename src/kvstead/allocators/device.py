@@ -17,14 +17,14 @@ import numpy as np
 import torch
 
 from kvstead.allocators.base import Segment
+from kvstead.allocators.checks import refuse_lengths, refuse_shapes, require_page_start, require_pool, whole_pages
 from kvstead.allocators.deferring import DefersFrees
-from kvstead.allocators.requests import refuse_lengths, refuse_shapes, require_page_start, require_pool, whole_pages
 from kvstead.errors import AuditError, InvalidSize
 from kvstead.kernels import device_ops, device_rows
+from kvstead.kernels.array_types import IntArray
 from kvstead.kernels.arrays import Integers, to_host
-from kvstead.kernels.choice import ops_for
-from kvstead.kernels.jit import IntArray
-from kvstead.kernels.sending import Sender
+from kvstead.kernels.device_dispatch import ops_for
+from kvstead.kernels.device_transfer import Sender
 from kvstead.pages import device_checks
 from kvstead.pages.device_free_list import DeviceFreeList, DeviceRelease
 

@@ -9,12 +9,12 @@ from __future__ import annotations
 import numpy as np
 import torch
 
+from kvstead.allocators.checks import whole_pages
 from kvstead.allocators.device import DevicePagedAllocator
-from kvstead.allocators.requests import whole_pages
 from kvstead.errors import AuditError, InvalidSize
 from kvstead.kernels import device_ops
+from kvstead.kernels.array_types import IntArray
 from kvstead.kernels.arrays import Integers
-from kvstead.kernels.jit import IntArray
 from kvstead.pages import device_checks
 from kvstead.pages.device_free_list import DeviceFreeList
 from kvstead.pages.device_peers import DevicePeers

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 import torch
 
+from kvstead.allocators.checks import whole_pages
 from kvstead.allocators.device_swa import DeviceSWAAllocator
-from kvstead.allocators.requests import whole_pages
 from kvstead.errors import InvalidSize
 from kvstead.kernels.arrays import Integers
 from kvstead.pages.device_free_list import DeviceFreeList, DeviceRelease

@@ -19,12 +19,12 @@ import numpy as np
 import torch
 
 from kvstead.allocators.base import Segment
+from kvstead.allocators.checks import require_page_start, require_tail
 from kvstead.allocators.device import DevicePagedAllocator, require_numbers
-from kvstead.allocators.requests import require_page_start, require_tail
 from kvstead.errors import AuditError, InvalidSize
 from kvstead.kernels import device_ops
+from kvstead.kernels.array_types import IntArray
 from kvstead.kernels.arrays import Integers
-from kvstead.kernels.jit import IntArray
 from kvstead.pages import device_checks
 from kvstead.pages.device_free_list import DeviceFreeList
 from kvstead.pages.device_peers import DevicePeers

@@ -16,14 +16,14 @@ from typing import NoReturn
 import numpy as np
 import torch
 
+from kvstead.allocators.checks import require_pool, whole_pages
 from kvstead.allocators.paged import PagedAllocator, all_slots
-from kvstead.allocators.requests import require_pool, whole_pages
 from kvstead.allocators.split_swa import SplitSWAAllocator
 from kvstead.allocators.swa import refuse_window_slot
 from kvstead.errors import AuditError, InvalidSize, UseAfterFree
-from kvstead.kernels import host, hot, windows
+from kvstead.kernels import host, hot_pages, windows
+from kvstead.kernels.array_types import IntArray, StateArray
 from kvstead.kernels.arrays import Integers, to_device, to_host
-from kvstead.kernels.jit import IntArray, StateArray
 from kvstead.pages import FreeList, Release
 from kvstead.pages.page_table import require_tag
 
@@ -115,7 +115,7 @@ class _HotSide(PagedAllocator):
         slots = self._extend(prefix, seq, last, tags, pages, num_slots)
         fresh = self._take_hot(num_hot)
         sizes = self.page_size, self.compress_ratio
-        hot.warm_rows(self.device_pages, self._hot_lens, self._hot.table.owner, prefix, seq, slots, fresh, *sizes)
+        hot_pages.warm_rows(self.device_pages, self._hot_lens, self._hot.table.owner, prefix, seq, slots, fresh, *sizes)
         return to_device(slots, self.device)
 
     def alloc_logical_only(
@@ -218,7 +218,7 @@ class _HotSide(PagedAllocator):
     def _hot_demand(self, prefix: IntArray, seq: IntArray, last: IntArray) -> int:
         """Device pages for what rows complete. Raises for a row that would leave a gap."""
         sizes = self.page_size, self.compress_ratio
-        row, num_pages = hot.hot_demand(self.device_pages, self._hot_lens, prefix, seq, last, *sizes)
+        row, num_pages = hot_pages.hot_demand(self.device_pages, self._hot_lens, prefix, seq, last, *sizes)
         if row >= 0:
             self._refuse_cold_row(row, int(last[row]))
         return num_pages
@@ -231,7 +231,7 @@ class _HotSide(PagedAllocator):
     def _hot_slots(self, slots: IntArray) -> IntArray:
         out = np.empty(slots.size, dtype=np.int64)
         sizes = self.page_size, self.compress_ratio
-        bad = hot.hot_slots(self.device_pages, self._hot_lens, slots, *sizes, out)
+        bad = hot_pages.hot_slots(self.device_pages, self._hot_lens, slots, *sizes, out)
         if bad >= 0:
             refuse_window_slot(int(slots[bad]), self.size + self.page_size)
         return out
@@ -240,8 +240,8 @@ class _HotSide(PagedAllocator):
         """Free the device pages of logical pages, at once or when the group ends."""
         self._free_owned(pages, self.device_pages, self._hot)
 
-    def _token_pools(self) -> Sequence[FreeList]:
-        return (*super()._token_pools(), self._hot)
+    def _token_pools(self) -> dict[str, FreeList]:
+        return super()._token_pools() | {"hot": self._hot}
 
     def _park(self, slots: IntArray) -> Sequence[Release]:
         return self._park_owned(super()._park(slots), self.device_pages, self._hot)

@@ -32,7 +32,7 @@ class MultiEndedAllocator(PagedAllocator):
 
         What is parked in an open group does not count.
         """
-        return self._free_list.room() * self.page_size
+        return self._free_list.capacity() * self.page_size
 
     def physical_slots(self, slots: Integers, out: torch.Tensor | None = None) -> torch.Tensor:
         """Where slots lie now: int64 on the device, in the shape of `slots`; good until the next call that takes pages.

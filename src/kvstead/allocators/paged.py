@@ -16,12 +16,12 @@ import numpy as np
 import torch
 
 from kvstead.allocators.base import Allocator
-from kvstead.allocators.requests import refuse_lengths, refuse_shapes, require_pool, whole_pages
+from kvstead.allocators.checks import refuse_lengths, refuse_shapes, require_pool, whole_pages
 from kvstead.errors import ForeignPage, InvalidSize, MisalignedSegment, UseAfterFree
 from kvstead.kernels import host, windows
 from kvstead.kernels import rows as row_kernels
+from kvstead.kernels.array_types import IntArray, StateArray, TagArray
 from kvstead.kernels.arrays import Integers, to_device, to_host
-from kvstead.kernels.jit import IntArray, StateArray, TagArray
 from kvstead.pages import FreeList, Release
 from kvstead.pages.page_table import require_tag
 
@@ -201,8 +201,8 @@ class PagedAllocator(Allocator):
         host.extend_slots(prefix, seq, last, self.page_size, pages, slots)
         return slots
 
-    def _token_pools(self) -> Sequence[FreeList]:
-        return (self._free_list,)
+    def _token_pools(self) -> dict[str, FreeList]:
+        return {"full": self._free_list}
 
     def _park(self, slots: IntArray) -> Sequence[Release]:
         pool = self._free_list

@@ -13,13 +13,13 @@ from collections.abc import Sequence
 import numpy as np
 import torch
 
+from kvstead.allocators.checks import whole_pages
 from kvstead.allocators.paged import all_slots
-from kvstead.allocators.requests import whole_pages
 from kvstead.allocators.swa import SWAAllocator
 from kvstead.errors import ForeignPage, InvalidSize, MisalignedSegment, UseAfterFree, WindowTaken
 from kvstead.kernels import host
+from kvstead.kernels.array_types import IntArray
 from kvstead.kernels.arrays import Integers, to_device, to_host
-from kvstead.kernels.jit import IntArray
 from kvstead.pages import FreeList, Release
 
 

@@ -7,8 +7,8 @@ from collections.abc import Callable
 import torch
 
 from kvstead.errors import InvalidSize
+from kvstead.kernels.array_types import IntArray, StateArray
 from kvstead.kernels.arrays import Integers, hand_out, to_device, to_host
-from kvstead.kernels.jit import IntArray, StateArray
 from kvstead.pages import FreeList
 
 
@@ -34,7 +34,7 @@ class StateAllocator:
 
     def available_size(self) -> int:
         """States that can be allocated now, without those parked in an open group."""
-        return self.pages.room()
+        return self.pages.capacity()
 
     def parked_size(self) -> int:
         """States freed in the open group: no longer owned, not yet available."""

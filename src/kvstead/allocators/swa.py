@@ -17,12 +17,12 @@ import numpy as np
 import torch
 
 from kvstead.allocators.base import Segment
+from kvstead.allocators.checks import require_tail
 from kvstead.allocators.paged import PagedAllocator
-from kvstead.allocators.requests import require_tail
 from kvstead.errors import AuditError, ForeignPage, InvalidSize, MisalignedSegment, UseAfterFree, WindowTaken
 from kvstead.kernels import host, windows
+from kvstead.kernels.array_types import IntArray, StateArray
 from kvstead.kernels.arrays import Integers, to_device, to_host
-from kvstead.kernels.jit import IntArray, StateArray
 from kvstead.pages import FreeList, Release
 from kvstead.pages.free_list import segment_pages
 from kvstead.pages.page_table import require_tag
@@ -245,8 +245,8 @@ class SWAAllocator(PagedAllocator):
         if row >= 0:
             self._refuse_bare_row(row, int(slots[row]) - 1)
 
-    def _token_pools(self) -> Sequence[FreeList]:
-        return (self._free_list, self._windows)
+    def _token_pools(self) -> dict[str, FreeList]:
+        return {"full": self._free_list, "window": self._windows}
 
     def _park(self, slots: IntArray) -> Sequence[Release]:
         return self._park_owned(super()._park(slots), self.window_pages, self._windows)

@@ -90,11 +90,11 @@ class UnifiedSWAAllocator(SWAAllocator):
 
     def full_available_size(self) -> int:
         """Tokens that the full side has room for now, if the window side takes none."""
-        return self._free_list.room() * self.page_size
+        return self._free_list.capacity() * self.page_size
 
     def swa_available_size(self) -> int:
         """Tokens that the window side has room for now, if the full side takes none."""
-        return self._windows.room() * self.page_size
+        return self._windows.capacity() * self.page_size
 
     def fits(self, num_tokens: int = 0, *, num_window_tokens: int | None = None) -> bool:
         """Whether so many tokens, in new pages, fit now, with window slots for all or for `num_window_tokens` of them.

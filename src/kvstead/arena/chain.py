@@ -24,7 +24,7 @@ from kvstead.arena.page_map import PageMap
 from kvstead.arena.span import inward
 from kvstead.arena.sub_pool import SubPool
 from kvstead.errors import InvalidSize, LayoutError
-from kvstead.kernels.jit import IntArray
+from kvstead.kernels.array_types import IntArray
 from kvstead.kernels.spans import HIGH, LOW
 from kvstead.pools.byte_arena import ByteArena
 from kvstead.pools.entry_spec import EntrySpec, Place

@@ -17,7 +17,7 @@ import torch
 
 from kvstead.errors import AuditError, DoubleFree, ForeignPage
 from kvstead.kernels import spans
-from kvstead.kernels.jit import IntArray
+from kvstead.kernels.array_types import IntArray
 
 _LIVE = 0
 _PARKED = -1

@@ -9,7 +9,7 @@ import torch
 
 from kvstead.arena.books import ArenaBytes
 from kvstead.arena.page_map import PageMap
-from kvstead.kernels.jit import IntArray
+from kvstead.kernels.array_types import IntArray
 
 
 class Chain(Protocol):

@@ -20,7 +20,7 @@ from kvstead.arena.demand import PoolIndex
 from kvstead.arena.page_map import PageMap
 from kvstead.arena.sub_pool import PoolBytes
 from kvstead.errors import AuditError, DoubleFree, InvalidSize, LayoutError
-from kvstead.kernels.jit import IntArray
+from kvstead.kernels.array_types import IntArray
 
 
 @dataclass(frozen=True, slots=True)

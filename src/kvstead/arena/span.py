@@ -19,7 +19,7 @@ import numpy as np
 
 from kvstead.errors import AuditError
 from kvstead.kernels import spans
-from kvstead.kernels.jit import IntArray, WordArray
+from kvstead.kernels.array_types import IntArray, WordArray
 from kvstead.kernels.spans import HIGH, LOW
 
 _NO_PAGES: IntArray = np.empty(0, dtype=np.int64)

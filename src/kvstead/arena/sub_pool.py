@@ -7,7 +7,7 @@ from typing import NamedTuple
 from kvstead.arena.page_map import PageMap
 from kvstead.arena.span import Span
 from kvstead.errors import AuditError
-from kvstead.kernels.jit import IntArray
+from kvstead.kernels.array_types import IntArray
 from kvstead.pools.byte_arena import ByteArena
 from kvstead.pools.entry_spec import EntrySpec
 

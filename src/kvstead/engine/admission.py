@@ -17,7 +17,7 @@ import numpy as np
 from kvstead.engine.manager import KVCacheManager
 from kvstead.engine.request import Request
 from kvstead.engine.room import Demand
-from kvstead.kernels.jit import IntArray
+from kvstead.kernels.array_types import IntArray
 from kvstead.model.window import Window
 
 _STEPS = 16  # for a prompt on its last room on the window side, about

@@ -33,8 +33,8 @@ from kvstead.engine.states import RowStates
 from kvstead.engine.view import MemoryView
 from kvstead.engine.windows import RowWindows
 from kvstead.errors import InvalidSize, RowOverflow
+from kvstead.kernels.array_types import IntArray
 from kvstead.kernels.arrays import Integers, to_device, to_host
-from kvstead.kernels.jit import IntArray
 from kvstead.model import ModelLayout
 from kvstead.pages.page_table import require_tag
 from kvstead.pools import RequestTable

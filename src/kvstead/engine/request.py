@@ -9,8 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kvstead.errors import RequestError
+from kvstead.kernels.array_types import IntArray
 from kvstead.kernels.arrays import Integers, to_host
-from kvstead.kernels.jit import IntArray
 from kvstead.kernels.rows import MAX_TOKEN
 from kvstead.prefix import Namespace
 

@@ -10,8 +10,8 @@ from numpy.typing import NDArray
 from kvstead.engine.request import token_ids
 from kvstead.errors import InvalidSize, RowOverflow
 from kvstead.kernels import rows as row_kernels
+from kvstead.kernels.array_types import IntArray
 from kvstead.kernels.arrays import Integers
-from kvstead.kernels.jit import IntArray
 from kvstead.pools import RequestTable
 
 

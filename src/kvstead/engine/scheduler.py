@@ -23,8 +23,8 @@ from kvstead.engine.request import Request, Status, token_ids
 from kvstead.engine.runner import Pending, Runner
 from kvstead.engine.step import Chunk, Outcome, Step
 from kvstead.errors import InvalidSize, RequestError
+from kvstead.kernels.array_types import IntArray
 from kvstead.kernels.arrays import Integers, to_host
-from kvstead.kernels.jit import IntArray
 
 _NO_ROWS: IntArray = np.empty(0, dtype=np.int64)
 _OWNER_TAGS = 2**31  # a page's owner tag is the request id, as far as 32 bits hold it

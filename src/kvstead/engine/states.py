@@ -22,7 +22,7 @@ import numpy as np
 from kvstead.allocators.states import StateAllocator
 from kvstead.engine.room import ONE_STATE
 from kvstead.errors import InvalidSize
-from kvstead.kernels.jit import IntArray
+from kvstead.kernels.array_types import IntArray
 from kvstead.prefix import Node
 
 if TYPE_CHECKING:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 import torch
 
 from kvstead.engine.request import Request
-from kvstead.kernels.jit import IntArray
+from kvstead.kernels.array_types import IntArray
 
 
 @dataclass(slots=True)

@@ -19,7 +19,7 @@ import numpy as np
 
 from kvstead.allocators import SWAAllocator
 from kvstead.kernels import rows as row_kernels
-from kvstead.kernels.jit import IntArray
+from kvstead.kernels.array_types import IntArray
 
 _NEVER = 2**62  # tokens
 _PIECES_A_WINDOW = 2

@@ -1,5 +1,5 @@
-"""Index arithmetic: `host` (numba on numpy arrays) and `torch_ops` (the plain torch twin of each kernel).
+"""Index arithmetic on arrays: numba kernels for the host, torch and Triton operations for a device.
 
-`host` is what the allocators run. `torch_ops` says the same in a few lines of torch: the oracle that the tests hold
-`host` to, and the fallback for a device that has no kernels of its own.
+`host`, `rows`, `windows`, `tokens`, `spans`, `bitmap` and `hot_pages` work on numpy arrays. `device_ops` does the same
+in plain torch, and `triton_ops` on CUDA (`device_dispatch` chooses). Each host kernel has a plain twin in the tests.
 """

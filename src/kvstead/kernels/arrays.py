@@ -9,7 +9,7 @@ import numpy as np
 import torch
 
 from kvstead.errors import InvalidSize
-from kvstead.kernels.jit import IntArray
+from kvstead.kernels.array_types import IntArray
 
 # Any integer sequence, array or tensor, on any device, of any shape.
 Integers: TypeAlias = Sequence[int] | np.ndarray | torch.Tensor

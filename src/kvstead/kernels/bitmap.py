@@ -11,7 +11,8 @@ from __future__ import annotations
 
 from numba import types
 
-from kvstead.kernels.jit import I64, U64, IntArray, WordArray, i64, kernel
+from kvstead.kernels.array_types import IntArray, WordArray
+from kvstead.kernels.compiling import I64, U64, i64, kernel
 
 u64 = types.uint64
 

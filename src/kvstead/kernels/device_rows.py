@@ -14,7 +14,8 @@ from __future__ import annotations
 
 from numba import types
 
-from kvstead.kernels.jit import I64, IntArray, i64, kernel
+from kvstead.kernels.array_types import IntArray
+from kvstead.kernels.compiling import I64, i64, kernel
 
 ROW_COLUMNS = 5  # ends, starts, to_position, to_page, opens_at
 

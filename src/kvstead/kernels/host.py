@@ -13,7 +13,8 @@ from typing import TypeAlias
 
 from numba import types
 
-from kvstead.kernels.jit import I32, I64, U8, IntArray, StateArray, TagArray, i64, kernel
+from kvstead.kernels.array_types import IntArray, StateArray, TagArray
+from kvstead.kernels.compiling import I32, I64, U8, i64, kernel
 
 # The states of a page, one byte each. CLAIMED never outlives a kernel call.
 FREE = 0

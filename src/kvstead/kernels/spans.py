@@ -15,8 +15,9 @@ from __future__ import annotations
 import numpy as np
 from numba import types
 
+from kvstead.kernels.array_types import IntArray, WordArray
 from kvstead.kernels.bitmap import set_bits
-from kvstead.kernels.jit import I64, U64, IntArray, WordArray, i64, kernel
+from kvstead.kernels.compiling import I64, U64, i64, kernel
 
 LOW = -1
 HIGH = 1

@@ -8,7 +8,8 @@ import numpy as np
 from numba import types
 from numpy.typing import NDArray
 
-from kvstead.kernels.jit import I32, I64, U8, IntArray, StateArray, i64, kernel
+from kvstead.kernels.array_types import IntArray, StateArray
+from kvstead.kernels.compiling import I32, I64, U8, i64, kernel
 
 TokenArray: TypeAlias = NDArray[np.int32]  # token ids of a key
 

@@ -12,8 +12,9 @@ from __future__ import annotations
 
 from numba import types
 
+from kvstead.kernels.array_types import IntArray, StateArray
+from kvstead.kernels.compiling import I64, U8, i64, kernel
 from kvstead.kernels.host import LIVE
-from kvstead.kernels.jit import I64, U8, IntArray, StateArray, i64, kernel
 
 # What can be wrong with a pair of slots between which a window page is to move.
 MOVE_FOREIGN_SRC = 1  # the first lies in no page of this pool

@@ -17,7 +17,7 @@ from collections.abc import Iterable
 from typing import NamedTuple, Protocol, TypeAlias, TypeVar
 
 from kvstead.errors import FreeGroupError
-from kvstead.kernels.jit import IntArray
+from kvstead.kernels.array_types import IntArray
 from kvstead.pages.free_list import FreeList
 
 

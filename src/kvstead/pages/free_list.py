@@ -9,7 +9,7 @@ import numpy as np
 
 from kvstead.errors import AuditError, ForeignPage, InvalidSize, MisalignedSegment
 from kvstead.kernels import host, windows
-from kvstead.kernels.jit import IntArray
+from kvstead.kernels.array_types import IntArray
 from kvstead.pages.page_table import PageTable, require_tag
 from kvstead.pages.queues import PageBitmap, PageQueue, PageRing
 
@@ -79,7 +79,12 @@ class FreeList:
         """Pages freed inside an open group: no longer owned, not yet available."""
         return self.table.num_parked
 
-    def room(self) -> int:
+    @property
+    def num_live(self) -> int:
+        """Pages that a request or the cache holds."""
+        return self.table.num_live
+
+    def capacity(self) -> int:
         """Pages that `take` can hand out now."""
         return self.table.num_free
 

@@ -17,7 +17,7 @@ import numpy as np
 
 from kvstead.errors import AuditError, DoubleFree, ForeignPage, InvalidSize
 from kvstead.kernels import host
-from kvstead.kernels.jit import StateArray, TagArray
+from kvstead.kernels.array_types import StateArray, TagArray
 
 _STATE_NAMES = {host.FREE: "free", host.LIVE: "live", host.PARKED: "parked in the open group"}
 

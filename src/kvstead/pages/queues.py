@@ -18,7 +18,7 @@ import numpy as np
 
 from kvstead.errors import AuditError
 from kvstead.kernels import bitmap, host
-from kvstead.kernels.jit import IntArray, WordArray
+from kvstead.kernels.array_types import IntArray, WordArray
 from kvstead.pages.page_table import PageTable
 
 

@@ -17,8 +17,8 @@ from collections.abc import Sequence
 import torch
 
 from kvstead.errors import InvalidSize, LayoutError
+from kvstead.kernels.array_types import IntArray
 from kvstead.kernels.arrays import to_device
-from kvstead.kernels.jit import IntArray
 from kvstead.pools.entry_spec import EntrySpec
 
 # A gather needs as much memory again as it moves: on the host what a core caches, elsewhere what can be spared.

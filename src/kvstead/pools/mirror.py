@@ -14,8 +14,8 @@ import numpy as np
 import torch
 
 from kvstead.errors import InvalidSize
-from kvstead.kernels.jit import IntArray
-from kvstead.kernels.sending import Sender
+from kvstead.kernels.array_types import IntArray
+from kvstead.kernels.device_transfer import Sender
 
 
 class DeviceMirror:

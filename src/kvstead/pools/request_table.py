@@ -10,7 +10,7 @@ import numpy as np
 
 from kvstead.errors import AuditError, InvalidSize, RowOverflow, StaleRow
 from kvstead.kernels import host, rows
-from kvstead.kernels.jit import IntArray, StateArray
+from kvstead.kernels.array_types import IntArray, StateArray
 from kvstead.pages import FreeList
 
 _NO_SLOT = -1

@@ -11,8 +11,8 @@ from __future__ import annotations
 import torch
 
 from kvstead.errors import ForeignPage, InvalidSize, LayoutError
+from kvstead.kernels.array_types import IntArray
 from kvstead.kernels.arrays import Integers, to_host
-from kvstead.kernels.jit import IntArray
 from kvstead.model import ModelLayout
 from kvstead.pools.byte_arena import ByteArena
 from kvstead.pools.entries import entry_views, state_parts, state_spec

@@ -24,7 +24,7 @@ import numpy as np
 
 from kvstead.errors import AuditError, ForeignPage, MisalignedSegment
 from kvstead.kernels import host, tokens
-from kvstead.kernels.jit import IntArray, StateArray
+from kvstead.kernels.array_types import IntArray, StateArray
 from kvstead.prefix.node import Node
 from kvstead.prefix.policies import Policy, Rank
 from kvstead.prefix.queue import EvictionQueue

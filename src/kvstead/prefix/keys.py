@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kvstead.errors import RequestError
-from kvstead.kernels.jit import IntArray
+from kvstead.kernels.array_types import IntArray
 from kvstead.kernels.tokens import TokenArray, narrow
 
 # int32[n] or int64[n] on the host.

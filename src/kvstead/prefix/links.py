@@ -12,7 +12,7 @@ from __future__ import annotations
 import numpy as np
 
 from kvstead.errors import UseAfterFree
-from kvstead.kernels.jit import IntArray
+from kvstead.kernels.array_types import IntArray
 from kvstead.kernels.tokens import TokenArray, common_prefix
 from kvstead.prefix.node import ChildKey, Namespace, Node
 

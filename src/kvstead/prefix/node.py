@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from kvstead.kernels.jit import IntArray
+from kvstead.kernels.array_types import IntArray
 from kvstead.kernels.tokens import TokenArray
 
 

@@ -16,8 +16,8 @@ from typing import Protocol
 import numpy as np
 
 from kvstead.errors import AuditError, ForeignPage, LockUnderflow, UseAfterFree
+from kvstead.kernels.array_types import IntArray
 from kvstead.kernels.arrays import Integers
-from kvstead.kernels.jit import IntArray
 from kvstead.prefix.component import LONGEST_JOIN, fail
 from kvstead.prefix.node import Node, StatePart
 from kvstead.prefix.policies import Policy, Rank

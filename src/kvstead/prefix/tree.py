@@ -17,8 +17,8 @@ from typing import cast
 import numpy as np
 
 from kvstead.errors import InvalidSize, KVSteadError, LayoutError, LockUnderflow
+from kvstead.kernels.array_types import IntArray
 from kvstead.kernels.arrays import Integers, to_host
-from kvstead.kernels.jit import IntArray
 from kvstead.kernels.tokens import TokenArray
 from kvstead.model.window import Window
 from kvstead.prefix import links

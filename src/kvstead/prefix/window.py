@@ -20,7 +20,7 @@ from typing import Protocol
 import numpy as np
 
 from kvstead.errors import AuditError, InvalidSize, LockUnderflow
-from kvstead.kernels.jit import IntArray
+from kvstead.kernels.array_types import IntArray
 from kvstead.model.window import Window
 from kvstead.prefix.component import LONGEST_JOIN, SlotPool, fail
 from kvstead.prefix.node import Node, WindowPart

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from kvstead.engine import KVCacheManager, Outcome, Request, Scheduler, Step
-from kvstead.kernels.jit import IntArray
+from kvstead.kernels.array_types import IntArray
 from kvstead.model import Window
 from kvstead.replay.cost import StepCost
 from kvstead.replay.records import Recorder, ReplayResult

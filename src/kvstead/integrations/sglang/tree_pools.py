@@ -10,7 +10,7 @@ import torch
 from kvstead.allocators import Allocator
 from kvstead.errors import LayoutError
 from kvstead.kernels import host
-from kvstead.kernels.jit import IntArray
+from kvstead.kernels.array_types import IntArray
 from kvstead.prefix import SlotPool
 
 _MANY_SLOTS = 1 << 26  # of a tree without memory; a byte each, which the system gives only as they are used

@@ -27,8 +27,8 @@ from torch.nn.attention import flex_attention as flex
 from kvstead.errors import LayoutError
 from kvstead.integrations.transformers.groups import Group, Jobs, first_read
 from kvstead.integrations.transformers.plan import Plan, SidePlan
+from kvstead.kernels.array_types import IntArray
 from kvstead.kernels.arrays import to_device
-from kvstead.kernels.jit import IntArray
 from kvstead.model import Window
 
 _BLOCK = 128  # tokens, and entries, of a block

@@ -19,8 +19,8 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
+from kvstead.kernels.array_types import IntArray
 from kvstead.kernels.arrays import to_device
-from kvstead.kernels.jit import IntArray
 from kvstead.model import Window
 
 _WASTE = 4  # a group may be filled up by a quarter of what it reads,

@@ -33,8 +33,8 @@ from kvstead.integrations.transformers.runner import TransformersRunner
 from kvstead.integrations.transformers.sampling import Draw, RowSampler, SamplingParams
 from kvstead.integrations.transformers.tally import ModelClock, Tally
 from kvstead.integrations.transformers.text import TextStream
+from kvstead.kernels.array_types import IntArray
 from kvstead.kernels.arrays import to_host
-from kvstead.kernels.jit import IntArray
 from kvstead.model import ModelLayout
 
 _LAYOUTS = ("static", "unified")

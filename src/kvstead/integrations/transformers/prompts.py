@@ -12,7 +12,7 @@ from transformers import PreTrainedTokenizerBase
 
 from kvstead.engine.request import token_ids
 from kvstead.errors import RequestError
-from kvstead.kernels.jit import IntArray
+from kvstead.kernels.array_types import IntArray
 
 _MOST_SHOWN = 60  # characters of a prompt in a message
 _TEMPLATE_FAULTS = (TemplateError, TypeError, ValueError, ArithmeticError, LookupError)  # it is a program

@@ -18,8 +18,8 @@ from kvstead.integrations.transformers.flex import FlexAttention
 from kvstead.integrations.transformers.groups import Jobs, concatenated_ranges
 from kvstead.integrations.transformers.layout import require_same_layers
 from kvstead.integrations.transformers.plan import PLAN_KEYWORD, plan_forward
+from kvstead.kernels.array_types import IntArray
 from kvstead.kernels.arrays import to_device
-from kvstead.kernels.jit import IntArray
 
 
 def greedy(logits: torch.Tensor, _: Jobs) -> torch.Tensor:

@@ -15,8 +15,8 @@ from kvstead.arena import Extent, SubPool
 from kvstead.errors import LayoutError
 from kvstead.integrations.sglang.allocator.shares_buffer import SharesBuffer
 from kvstead.integrations.sglang.unified_memory_pool import UnifiedKVPool, chain_name
+from kvstead.kernels.array_types import IntArray
 from kvstead.kernels.arrays import hand_out, to_host
-from kvstead.kernels.jit import IntArray
 
 
 class ArenaView(SharesBuffer):

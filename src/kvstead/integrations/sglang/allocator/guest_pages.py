@@ -7,12 +7,12 @@ from collections.abc import Iterable
 import numpy as np
 
 from kvstead.allocators.base import Segment
+from kvstead.allocators.checks import require_page_start
 from kvstead.allocators.deferring import DefersFrees
-from kvstead.allocators.requests import require_page_start
 from kvstead.arena import PoolChain
 from kvstead.errors import InvalidSize
+from kvstead.kernels.array_types import IntArray
 from kvstead.kernels.arrays import Integers, to_host
-from kvstead.kernels.jit import IntArray
 from kvstead.pages.free_list import segment_pages
 
 

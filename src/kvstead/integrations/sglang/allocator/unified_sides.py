@@ -13,8 +13,8 @@ import torch
 from kvstead.allocators import StateAllocator
 from kvstead.integrations.sglang.allocator.arena_view import ArenaView
 from kvstead.integrations.sglang.allocator.base import BaseTokenToKVPoolAllocator
+from kvstead.kernels.array_types import IntArray
 from kvstead.kernels.arrays import to_host
-from kvstead.kernels.jit import IntArray
 
 if TYPE_CHECKING:
     from kvstead.integrations.sglang.allocator.unified_hybrid_swa import UnifiedSWAAllocatorBase

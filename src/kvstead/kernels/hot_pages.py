@@ -13,7 +13,8 @@ from __future__ import annotations
 
 from numba import types
 
-from kvstead.kernels.jit import I32, I64, IntArray, TagArray, i64, kernel
+from kvstead.kernels.array_types import IntArray, TagArray
+from kvstead.kernels.compiling import I32, I64, i64, kernel
 
 
 @kernel(types.UniTuple(i64, 2)(I64, I64, I64, I64, I64, i64, i64))

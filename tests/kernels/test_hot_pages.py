@@ -4,7 +4,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kvstead.kernels import hot
+from kvstead.kernels import hot_pages
 
 NUM_PAGES = 6
 
@@ -42,7 +42,7 @@ def test_rows_that_grow_get_the_device_pages_that_they_need(case):
     page_size, ratio, device_pages, lens, rows = case
     mapping, lengths = int64(device_pages), int64(lens)
     columns = [int64([row[part] for row in rows]) for part in range(3)]
-    row, needed = hot.hot_demand(mapping, lengths, *columns, page_size, ratio)
+    row, needed = hot_pages.hot_demand(mapping, lengths, *columns, page_size, ratio)
     assert mapping.tolist() == device_pages
 
     there = dict(enumerate(lens))
@@ -66,7 +66,7 @@ def test_rows_that_grow_get_the_device_pages_that_they_need(case):
     holders = np.zeros(99, dtype=np.int32)
     slots = int64([slot for row in rows for slot in row[3]])
     new = int64(range(50, 50 + needed))
-    hot.warm_rows(mapping, lengths, holders, *columns[:2], slots, new, page_size, ratio)
+    hot_pages.warm_rows(mapping, lengths, holders, *columns[:2], slots, new, page_size, ratio)
     assert {page: device for page, device in enumerate(mapping.tolist()) if device > 0} == owned
     assert [lengths[page] for page in owned] == [there[page] for page in owned]
     assert {page: holders[owned[page]] for page in owned if owned[page] >= 50} == {
@@ -81,7 +81,7 @@ def test_device_slots_are_those_of_blocks_that_end(case, data):
     end = (len(device_pages) - 1) * page_size
     slots = data.draw(st.lists(st.integers(-2, end)))
     out = np.full(len(slots), -7, dtype=np.int64)
-    bad = hot.hot_slots(int64(device_pages), int64(lens), int64(slots), page_size, ratio, out)
+    bad = hot_pages.hot_slots(int64(device_pages), int64(lens), int64(slots), page_size, ratio, out)
     wrong = [not -1 <= slot < end for slot in slots]
     assert bad == (wrong.index(True) if any(wrong) else -1)
     for slot, found in zip(slots[: bad if bad >= 0 else None], out.tolist(), strict=False):

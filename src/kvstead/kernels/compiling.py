@@ -1,18 +1,11 @@
-"""How a kernel is compiled, and the array types that kernels work on."""
+"""How a kernel is compiled, and short names for the numba types in its signature."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, TypeAlias, TypeVar, cast
+from typing import Any, TypeVar, cast
 
-import numpy as np
 from numba import njit, types
-from numpy.typing import NDArray
-
-IntArray: TypeAlias = NDArray[np.int64]  # slots, pages, lengths
-TagArray: TypeAlias = NDArray[np.int32]  # owner tags
-StateArray: TypeAlias = NDArray[np.uint8]  # page states
-WordArray: TypeAlias = NDArray[np.uint64]  # bitmap words
 
 i64 = types.int64
 I64 = types.int64[::1]

@@ -3,7 +3,7 @@ import pytest
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from kvstead.kernels.sending import Sender
+from kvstead.kernels.device_transfer import Sender
 
 
 class Copies(TorchDispatchMode):
