@@ -116,7 +116,7 @@ class AllocatorModel:
         self.free_segments([(slots, start_pos)])
 
     def free_segments(self, pairs):
-        """The pages of several stretches, all or none."""
+        """The pages of several stretches, all or none: one release, in the order in which single calls queue them."""
         for _, start_pos in pairs:
             if start_pos < 0 or start_pos % self.page_size:
                 raise MisalignedSegment(f"position {start_pos}")
@@ -133,7 +133,8 @@ class AllocatorModel:
                 seen.append(page)
                 pages.append(page)
             releases.append(pages)
-        self._release(releases)
+        in_order = releases[::-1] if self.order == "lifo" else releases
+        self._release([[page for pages in in_order for page in pages]])
 
     def begin(self):
         """Open a group."""

@@ -12,11 +12,10 @@ from kvstead.allocators import (
     CompressedHiSparseAllocator,
     HiSparseAllocator,
     PagedAllocator,
-    SWAAllocator,
     TokenAllocator,
+    WindowSide,
 )
 from kvstead.errors import KVSteadError
-from kvstead.pages.queues import PageBitmap
 
 PAGE_SIZES = (1, 2, 3, 4, 16)
 ORDERS = ("lifo", "fifo", "lowest")
@@ -64,21 +63,20 @@ def snapshot(allocator):
 
 def _snapshot(allocator, pool):
     counts = (pool.table.num_free, pool.table.num_live, pool.table.num_parked)
-    queue = pool._queue
-    order = queue._words.tobytes() if isinstance(queue, PageBitmap) else pool.contents().tolist()
+    order = pool.contents().tolist() if pool._bitmap is None else pool._bitmap._words.tobytes()
     return pool.table.state.tobytes(), pool.table.owner.tobytes(), counts, order, group_pages(allocator, pool)
 
 
 def plain_window_pages(allocator):
     """The mapping to the window side, of an allocator that has one."""
-    return allocator.window_pages.tolist() if isinstance(allocator, SWAAllocator) else None
+    return allocator.window_pages.tolist() if isinstance(allocator, WindowSide) else None
 
 
 def plain_device_pages(allocator):
     """The mapping to the device side and how full it is, of an allocator that has one."""
     if not isinstance(allocator, HiSparseAllocator | CompressedHiSparseAllocator):
         return None
-    lens = zip(allocator.device_pages.tolist(), allocator._hot_lens.tolist(), strict=True)
+    lens = zip(allocator.device_pages.tolist(), allocator._hot.lens.tolist(), strict=True)
     return [(page, length if page > 0 else 0) for page, length in lens]
 
 
@@ -186,8 +184,8 @@ class Pair:
         """Every book of the allocator says what the model says."""
         model, real, page_size = self.model, self.real, self.model.page_size
         assert real.page_states().tolist() == model.states()
-        assert real._free_list.contents().tolist() == model.free_pages
-        assert group_pages(real, real._free_list) == model.group
+        assert real._pool.contents().tolist() == model.free_pages
+        assert group_pages(real, real._pool) == model.group
         assert real.available_size() == model.available()
         assert real.parked_size() == model.num_parked() * page_size
         assert real.owners() == model.owners()

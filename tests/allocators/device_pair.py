@@ -32,7 +32,7 @@ class DevicePair:
         host, device = self.host, self.device
         for count in ("available_size", "parked_size", "live_size"):
             assert getattr(host, count)() == getattr(device, count)(), count
-        assert device.free_pages().tolist() == host._free_list.contents().tolist()
+        assert device.free_pages().tolist() == host._pool.contents().tolist()
 
     def same(self, got, expected):
         """The answers of both, as a list; None where both are short."""
@@ -167,7 +167,7 @@ class DeviceWindowPair(DevicePair):
         host, device = self.host, self.device
         for count in ("full_available_size", "swa_available_size", "swa_parked_size", "swa_live_size"):
             assert getattr(host, count)() == getattr(device, count)(), count
-        assert device.window_free_pages().tolist() == host._windows.contents().tolist()
+        assert device.window_free_pages().tolist() == host.pools["window"].contents().tolist()
         assert device.window_pages is self.mapping
         assert device.window_pages.tolist() == host.window_pages.tolist()
 

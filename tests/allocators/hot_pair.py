@@ -60,9 +60,9 @@ class HotCalls:
         model, real = self.model, self.real
         devices = model.devices
         assert real.device_page_states().tolist() == devices.states()
-        assert real._hot.contents().tolist() == devices.free_pages
-        assert group_pages(real, real._hot) == devices.group
-        assert real._hot.table.owners() == devices.owners()
+        assert real.pools["hot"].contents().tolist() == devices.free_pages
+        assert group_pages(real, real.pools["hot"]) == devices.group
+        assert real.pools["hot"].table.owners() == devices.owners()
         assert real.device_available_size() == devices.available()
         assert real.logical_available_size() == len(model.free_pages) * model.page_size
         assert real.device_size == devices.num_pages * devices.page_size

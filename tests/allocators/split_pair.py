@@ -7,7 +7,7 @@ from allocator_pair import FORMS
 from window_model import WindowModel
 from window_pair import WindowPair
 
-from kvstead.allocators.split_swa import SplitSWAAllocator
+from kvstead.allocators.loose_windows import SplitSWAAllocator
 from kvstead.errors import (
     DoubleFree,
     ForeignPage,
@@ -123,5 +123,5 @@ class SplitPair(WindowPair):
 
     def _both(self, ask_model, ask_real, *given):
         answer = super()._both(ask_model, ask_real, *given)
-        assert np.flatnonzero(self.real._loose).tolist() == sorted(self.model.loose)
+        assert np.flatnonzero(self.real._window.loose).tolist() == sorted(self.model.loose)
         return answer

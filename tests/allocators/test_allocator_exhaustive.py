@@ -6,8 +6,6 @@ import pytest
 from allocator_pair import ORDERS, Pair
 from every_state import perform_everywhere, reachable
 
-from kvstead.pages.queues import PageRing
-
 NUM_PAGES = 3
 
 
@@ -26,9 +24,9 @@ def operations(pair):
 
 
 def key(pair):
-    """A state as a tuple: the books, and where in its ring the free list lies."""
-    queue = pair.real._free_list._queue
-    where = (queue._head, queue._fresh) if isinstance(queue, PageRing) else ()
+    """A state as a tuple: all pages and counts, and where in its ring the free list lies."""
+    pool = pair.real._pool
+    where = () if pool.order == "lowest" else (pool._head, pool._fresh)
     group = pair.model.group
     parked = None if group is None else tuple(map(tuple, group))
     return tuple(pair.model.states()), tuple(pair.model.free_pages), parked, where

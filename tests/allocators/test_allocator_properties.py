@@ -1,5 +1,7 @@
 """What holds for every pool, whatever its page size and order."""
 
+from copy import deepcopy
+
 import numpy as np
 import pytest
 import torch
@@ -60,14 +62,14 @@ def test_extend_follows_the_three_phase_formula(started, data):
     allocator, prefix, last = started
     page_size = allocator.page_size
     seq = [length + data.draw(st.integers(0, 3 * page_size)) for length in prefix]
-    free_before = allocator._free_list.contents()
+    free_before = allocator._pool.contents()
     slots = allocator.alloc_extend(prefix, seq, last).numpy()
     assert slots.tolist() == three_phases(free_before, prefix, seq, last, page_size)
     assert len(set(slots.tolist())) == slots.size
     positions = [p for a, b in zip(prefix, seq, strict=True) for p in range(a, b)]
     assert (slots % page_size).tolist() == [p % page_size for p in positions]
     opened = int((ceil(seq, page_size) - ceil(prefix, page_size)).sum()) if seq else 0
-    assert allocator._free_list.contents().tolist() == free_before[opened:].tolist()
+    assert allocator._pool.contents().tolist() == free_before[opened:].tolist()
 
 
 @given(started_rows(max_rows=5), st.integers(0, 10), st.data())
@@ -109,8 +111,7 @@ def test_extend_of_any_number_of_rows_fits_exactly(page_size):
 def test_decode_is_extend_by_one(started, tagged):
     """The same slots, and the same books afterwards, tags included."""
     allocator, prefix, last = started
-    other = PagedAllocator(allocator.size, allocator.page_size, order=allocator._free_list.order)
-    other._free_list = copy_of(allocator._free_list)
+    other = deepcopy(allocator)
     seq = [length + 1 for length in prefix]
     owners = list(range(5, 5 + len(seq))) if tagged else None
     assert torch.equal(allocator.alloc_decode(seq, last, owners), other.alloc_extend(prefix, seq, last, owners))
@@ -121,8 +122,7 @@ def test_decode_is_extend_by_one(started, tagged):
 def test_decoding_rows_of_a_table_is_decoding(started):
     """Rows of a table grow as rows handed in do: the same slots, tags and books, and the table holds them."""
     allocator, lengths, last = started
-    other = PagedAllocator(allocator.size, allocator.page_size, order=allocator._free_list.order)
-    other._free_list = copy_of(allocator._free_list)
+    other = deepcopy(allocator)
     rows = np.arange(len(lengths))[::-1] + 1
     table = np.full((len(lengths) + 1, max(lengths, default=0) + 1), -1)
     table_lengths = np.array([0, *lengths[::-1]])
@@ -156,15 +156,6 @@ def test_rows_of_a_table_fail_as_a_whole(page_size):
     with pytest.raises(UseAfterFree, match="row 1 "):
         allocator.alloc_decode_rows(table, lengths, rows, tags)
     assert (snapshot(allocator), table.tolist(), lengths.tolist()) == before
-
-
-def copy_of(pool):
-    """A free list with the same pages in the same order."""
-    copy = type(pool)(pool.num_pages, pool.order)
-    copy.take(pool.num_pages)
-    copy.give(pool.contents())
-    copy.table.owner[:] = pool.table.owner
-    return copy
 
 
 @st.composite
@@ -237,7 +228,7 @@ def test_the_row_may_be_overwritten_inside_the_group(page_size, how):
         else:
             allocator.free_segments([(stretch, page_size)])
         row.fill_(page_size)
-    assert sorted(allocator._free_list.contents().tolist()) == [2, 3, 5, 6, 7, 8]
+    assert sorted(allocator._pool.contents().tolist()) == [2, 3, 5, 6, 7, 8]
     assert allocator.page_states().tolist() == [3, 1, 0, 0, 1, 0, 0, 0, 0]
 
 
@@ -251,7 +242,7 @@ def test_a_cleared_pool_answers_as_a_new_one(started, grouped):
         allocator.free([slot for slot in last if slot >= 0])
     allocator.clear()
     allocator.free_group_end()
-    new = PagedAllocator(allocator.size, page_size, order=allocator._free_list.order)
+    new = PagedAllocator(allocator.size, page_size, order=allocator._pool.order)
     assert allocator.free_group is None
     assert allocator.owners() == {}
     for pool in (allocator, new):

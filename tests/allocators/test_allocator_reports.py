@@ -247,7 +247,7 @@ def test_slots_beyond_32_bits_come_and_go(order):
 def test_ids_at_the_ends_of_64_bits_are_foreign(page_size, count):
     """No arithmetic on absurd slots wraps around into the pool."""
     allocator = PagedAllocator(8 * page_size, page_size)
-    table = allocator._free_list.table
+    table = allocator._pool.table
     table.state = np.concatenate([table.state, [1] * 8]).astype(np.uint8)[:9]  # what lies behind the states looks live
     allocator.alloc(8 * page_size)
     before = snapshot(allocator)
@@ -282,7 +282,7 @@ def test_the_null_block_and_repeated_ids_are_named(cls, order):
         allocator.free([7, 8, 8])
     assert snapshot(allocator) == before
     allocator.free([7, 8])
-    with pytest.raises(DoubleFree, match=r"page 7 .* is free already"):
+    with pytest.raises(DoubleFree, match=r"page 7 .* is already free"):
         allocator.free([6, 7])
     assert np.flatnonzero(allocator.page_states() == 0).tolist() == [7, 8]
 
@@ -299,7 +299,7 @@ def test_slots_of_one_page_are_one_page(page_size):
             allocator.free([seven, eight, padding])
     assert snapshot(allocator) == before
     allocator.free([eight, seven, eight + 1, seven, eight])
-    assert allocator._free_list.contents().tolist() == [8, 7]
+    assert allocator._pool.contents().tolist() == [8, 7]
 
 
 @every_page_size

@@ -36,15 +36,17 @@ def flip_a_window_state(allocator):
 
 
 def drift_a_window_count(allocator):
-    allocator._windows.table.num_free -= 1
+    allocator.pools["window"].table.num_free -= 1
 
 
 def forget_the_windows_of_a_group(allocator):
-    allocator.free_group = [release for release in allocator.free_group if release.pool is not allocator._windows]
+    allocator.free_group = [
+        release for release in allocator.free_group if release.pool is not allocator.pools["window"]
+    ]
 
 
 def take_a_window_release_for_a_full_one(allocator):
-    allocator.free_group = [release._replace(pool=allocator._free_list) for release in allocator.free_group]
+    allocator.free_group = [release._replace(pool=allocator._pool) for release in allocator.free_group]
 
 
 @pytest.mark.parametrize(

@@ -81,7 +81,7 @@ def test_a_page_freed_in_two_parts_gives_its_window_back_once(page_size, order, 
         assert snapshot(allocator) == before
         allocator.free_group_end()
         assert sizes(allocator) == (2, 3)
-        assert sorted(allocator._windows.contents().tolist()) == sorted(
+        assert sorted(allocator.pools["window"].contents().tolist()) == sorted(
             {1, 2, 3, 4} - set(allocator.window_pages[1:-1])
         )
         allocator.audit()
@@ -107,7 +107,7 @@ def test_no_way_of_freeing_lets_padding_in_for_pages_without_a_window(page_size,
             free(allocator, node.reshape(-1))
             allocator.free_group_end()
             assert sizes(allocator) == (6, 4)
-            assert 0 not in allocator._windows.contents()
+            assert 0 not in allocator.pools["window"].contents()
             assert 0 not in windows_of(allocator, kept)
             allocator.audit()
             outcomes.append(books(allocator))

@@ -113,7 +113,7 @@ def test_an_audit_finds_pages_parked_outside_the_group():
 def test_an_audit_finds_states_that_are_not_those_of_the_list():
     """A page that is listed as free must be free by its state, too."""
     device = start()
-    device._free_list.checks.state[9] = 1
+    device._pool.checks.state[9] = 1
     with pytest.raises(AuditError, match=r"pages \[9\]"):
         device.audit()
 

@@ -112,7 +112,7 @@ def test_an_audit_finds_an_owner_that_is_free():
     """A free logical page has no device page."""
     device = DeviceHiSparseAllocator(8, 2)
     device.alloc(8)
-    device._free_list.give(torch.tensor([2]))
+    device._pool.leave(torch.tensor([2]))
     with pytest.raises(AuditError):
         device.audit()
 

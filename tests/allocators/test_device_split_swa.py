@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from kvstead.allocators.device_split_swa import DeviceSplitSWAAllocator
-from kvstead.allocators.split_swa import SplitSWAAllocator
+from kvstead.allocators.loose_windows import SplitSWAAllocator
 from kvstead.errors import AuditError, DoubleFree, InvalidSize
 
 ORDERS = ("lifo", "fifo")

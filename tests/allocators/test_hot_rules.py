@@ -207,7 +207,7 @@ def test_padding_is_never_freed_on_either_side(page_size):
     assert snapshot(allocator) == before
     assert allocator.device_page_states()[0] == PADDING
     allocator.free_hisparse_indices([0, *allocator.device_slots(row).tolist(), -1])
-    assert 0 not in allocator._hot.contents()
+    assert 0 not in allocator.pools["hot"].contents()
     assert sizes(allocator) == (11, 6)
 
 
@@ -464,12 +464,12 @@ def map_a_buffer(allocator):
 
 
 def take_a_page_for_a_buffer(allocator):
-    allocator._hot.table.owner[allocator.device_pages[1]] = 0
+    allocator.pools["hot"].table.owner[allocator.device_pages[1]] = 0
 
 
 def give_a_page_to_a_free_one(allocator):
     allocator.device_pages[[1, 11]] = allocator.device_pages[[11, 1]]
-    allocator._hot.table.owner[allocator.device_pages[11]] = 11
+    allocator.pools["hot"].table.owner[allocator.device_pages[11]] = 11
 
 
 def lose_the_last_entry(allocator):
@@ -477,11 +477,11 @@ def lose_the_last_entry(allocator):
 
 
 def overfill_a_page(allocator):
-    allocator._hot_lens[1] = allocator.device_page_size + 1
+    allocator._hot.lens[1] = allocator.device_page_size + 1
 
 
 def empty_a_page(allocator):
-    allocator._hot_lens[1] = 0
+    allocator._hot.lens[1] = 0
 
 
 def flip_a_state(allocator):
@@ -489,7 +489,7 @@ def flip_a_state(allocator):
 
 
 def drift_a_count(allocator):
-    allocator._hot.table.num_free -= 1
+    allocator.pools["hot"].table.num_free -= 1
 
 
 @pytest.mark.parametrize(

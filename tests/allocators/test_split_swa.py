@@ -5,7 +5,7 @@ import pytest
 from allocator_pair import FORMS, ORDERS
 from split_pair import SplitPair
 
-from kvstead.allocators.split_swa import SplitSWAAllocator
+from kvstead.allocators.loose_windows import SplitSWAAllocator
 from kvstead.errors import AuditError
 
 NUM_PAGES, NUM_WINDOWS = 7, 5
@@ -154,11 +154,11 @@ def test_audit_finds_a_window_page_that_nobody_holds():
     allocator = SplitSWAAllocator(8, 8, 2)
     allocator.alloc_window(4)
     allocator.audit()
-    allocator._loose[1] = False
+    allocator._window.loose[1] = False
     with pytest.raises(AuditError, match="window pages"):
         allocator.audit()
     allocator = SplitSWAAllocator(8, 8, 2)
     allocator.alloc(2)
-    allocator._loose[1] = True
+    allocator._window.loose[1] = True
     with pytest.raises(AuditError, match="window pages"):
         allocator.audit()

@@ -277,7 +277,7 @@ def test_clearing_inside_a_group_leaves_an_empty_arena(make):
 
 @every_maker
 def test_a_refused_stretch_leaves_the_others_where_they_are(make):
-    """Stretches of which the last is free already: none is freed, ids and places are as before."""
+    """Stretches of which the last is already free: none is freed, ids and places are as before."""
     allocator = make()
     rows = pages_of(allocator, 4)
     allocator.free(rows[3])
@@ -381,8 +381,8 @@ def release_behind(allocator):
     allocator.chain.release("full", np.array([3], dtype=np.int64))
 
 
-def park_behind(allocator):
-    allocator.chain.park("state", np.array([1], dtype=np.int64))
+def release_state_behind(allocator):
+    allocator.chain.release("state", np.array([1], dtype=np.int64))
 
 
 def forget_group(allocator):
@@ -393,7 +393,7 @@ def lose_window(allocator):
     allocator.window_pages[3] = 0
 
 
-@pytest.mark.parametrize("damage", [take_behind, release_behind, park_behind, forget_group, lose_window])
+@pytest.mark.parametrize("damage", [take_behind, release_behind, release_state_behind, forget_group, lose_window])
 def test_damage_between_ids_and_places_does_not_pass_an_audit(damage):
     """Pages taken, freed or parked behind the allocator's back, a group or a mapping lost: the audit says so."""
     allocator = with_all()

@@ -9,6 +9,7 @@ from unified_model import Books, CountedBooks, UnifiedModel, UnpairedModel
 from window_pair import WindowPair
 
 from kvstead.allocators import (
+    ArenaSWAAllocator,
     MultiEndedAllocator,
     UnifiedMambaAllocator,
     UnifiedMambaSWAAllocator,
@@ -35,15 +36,15 @@ def shared_bytes(total, page_size, costs, sink=0):
 
 def stamped_pages(real):
     """The bytes of the pages that somebody holds: {(pool, id): its page}, found as a kernel would find them."""
-    sides = {"full": (real._free_list, real.page_size, real.physical_slots)}
-    if isinstance(real, UnifiedSWAAllocator):
-        sides["window"] = real._windows, real.page_size, lambda slots: window_places(real, slots)
+    sides = {"full": (real._pool, real.page_size, real.physical_slots)}
+    if isinstance(real, ArenaSWAAllocator):
+        sides["window"] = real.pools["window"], real.page_size, lambda slots: window_places(real, slots)
     if real.states:
         sides["state"] = real.states.pages, 1, real.states.physical_slots
     found = {}
     for name, (pool, page_size, physical) in sides.items():
         live = (pool.table.state == 1).nonzero()[0]
-        pages = real.chain.arena.pages(real.chain.pools[pool.pool].spec)
+        pages = real.chain.arena.pages(pool.places.spec)
         places = physical(live * page_size).tolist()
         assert all(place > 0 and place % page_size == 0 for place in places)
         found |= {(name, v): pages[place // page_size] for v, place in zip(live.tolist(), places, strict=True)}
@@ -52,7 +53,7 @@ def stamped_pages(real):
 
 def window_places(real, window_slots):
     """Where window slots lie, asked for by the full slots that they belong to."""
-    owners = {int(peer): page for page, peer in enumerate(real.window_pages[:-1]) if peer}
+    owners = {int(window): page for page, window in enumerate(real.window_pages[:-1]) if window}
     return real.physical_window_slots(
         [owners[slot // real.page_size] * real.page_size for slot in window_slots.tolist()]
     )
@@ -88,7 +89,7 @@ class ArenaChecks:
         else:
             self.check_stamps()
         counts, size = model.counts(), real.page_size
-        tokens = ("full", "window") if isinstance(real, UnifiedSWAAllocator) else ("full",)
+        tokens = ("full", "window") if isinstance(real, ArenaSWAAllocator) else ("full",)
         assert real.available_size() == model.books.capacity(counts, tokens) * size
         if real.states:
             assert real.states.available_size() == model.books.capacity(counts, ("state",))
@@ -145,10 +146,10 @@ class UnifiedPair(ArenaChecks, WindowPair):
         model, real, size = self.model, self.real, self.model.page_size
         assert real.page_states().tolist() == model.states()
         assert real.window_page_states().tolist() == model.windows.states()
-        assert real._free_list.contents().tolist() == model.free_pages
-        assert real._windows.contents().tolist() == model.windows.free_pages
-        assert group_pages(real, real._free_list) == model.group
-        assert group_pages(real, real._windows) == model.windows.group
+        assert real._pool.contents().tolist() == model.free_pages
+        assert real.pools["window"].contents().tolist() == model.windows.free_pages
+        assert group_pages(real, real._pool) == model.group
+        assert group_pages(real, real.pools["window"]) == model.windows.group
         assert real.owners() == model.owners()
         assert real.parked_size() == model.num_parked() * size
         assert real.swa_parked_size() == model.windows.num_parked() * size
@@ -164,7 +165,7 @@ class CountedPair(UnifiedPair):
 
     def __init__(self, total, page_size, costs, sink, order):
         chain = shared_bytes(total, page_size, costs, sink)
-        real = (UnifiedMambaSWAAllocator if "state" in costs else UnifiedSWAAllocator).over(chain, order=order)
+        real = (UnifiedMambaSWAAllocator if "state" in costs else ArenaSWAAllocator).over(chain, order=order)
         self._mapping = real.window_pages
         self._start(real, UnifiedModel(CountedBooks(total, costs, sink), page_size, order))
 
@@ -182,8 +183,8 @@ class UnpairedPair(ArenaChecks, Pair):
         """Every book says what the model says."""
         model, real = self.model, self.real
         assert real.page_states().tolist() == model.states()
-        assert real._free_list.contents().tolist() == model.free_pages
-        assert group_pages(real, real._free_list) == model.group
+        assert real._pool.contents().tolist() == model.free_pages
+        assert group_pages(real, real._pool) == model.group
         assert real.owners() == model.owners()
         assert real.parked_size() == model.num_parked() * model.page_size
         self.check_arena()

@@ -102,10 +102,10 @@ class WindowPair(Pair):
         model, real, page_size = self.model, self.real, self.model.page_size
         assert real.page_states().tolist() == model.states()
         assert real.window_page_states().tolist() == model.windows.states()
-        assert real._free_list.contents().tolist() == model.free_pages
-        assert real._windows.contents().tolist() == model.windows.free_pages
-        assert group_pages(real, real._free_list) == model.group
-        assert group_pages(real, real._windows) == model.windows.group
+        assert real._pool.contents().tolist() == model.free_pages
+        assert real.pools["window"].contents().tolist() == model.windows.free_pages
+        assert group_pages(real, real._pool) == model.group
+        assert group_pages(real, real.pools["window"]) == model.windows.group
         assert real.full_available_size() == model.full_available()
         assert real.swa_available_size() == len(model.windows.free_pages) * page_size
         assert real.available_size() == model.available()

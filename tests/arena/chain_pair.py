@@ -1,4 +1,4 @@
-"""A chain on real bytes beside what its callers know of it; every call is held to all the rules.
+"""A chain on real bytes beside what its callers know of it; every call is checked against all the rules.
 
 Pages are stamped when they are taken, and every stamp must be found wherever the page lies later. Copies, zero-fills,
 fences and the answers of the gate are recorded.
@@ -12,6 +12,8 @@ import pytest
 from all_layouts import HIGH, LOW, MIDDLE, room_unmoved, some_layout
 
 from kvstead.arena import PoolChain
+from kvstead.kernels.host import PARKED
+from kvstead.pages import FreeList
 from kvstead.pools import ByteArena, EntrySpec, Place
 
 PLACES = {LOW: Place.LOW, MIDDLE: Place.MIDDLE, HIGH: Place.HIGH}
@@ -28,7 +30,7 @@ def specs_of(sizes, **keywords):
 
 
 class ChainPair:
-    """A chain, and of each pool the live and the parked pages with their stamps."""
+    """A chain, and of each pool the live ids with the stamps on their pages. Ids are the lowest that are unused."""
 
     def __init__(self, sizes, total, *, eager=False, zero_on_take=False, storage=True):
         self.total = total
@@ -51,7 +53,7 @@ class ChainPair:
         self.copy, self.zero = self.arena.copy, self.arena.zero
         self.arena.copy, self.arena.zero = self.copied, self.zeroed
         self.live = {name: {} for name in self.names}
-        self.parked = {name: {} for name in self.names}
+        self.parked = {name: {} for name in self.names}  # only where free lists hand out the ids
         self.dirty = np.zeros(total, dtype=bool)  # bytes that left a span after the last fence
         self.moved = 0
 
@@ -88,7 +90,7 @@ class ChainPair:
         return used / (self.total - self.sink)
 
     def used(self, name):
-        """Live and parked ids of a pool, with their stamps."""
+        """Used ids of a pool, live or parked, with their stamps."""
         return self.live[name] | self.parked[name]
 
     def places(self):
@@ -96,8 +98,7 @@ class ChainPair:
         tables = [self.chain.pools[name].map.v2p for name in self.names]
         found = []
         for name, v2p in zip(self.names, tables, strict=True):
-            entries = [int(v2p[v]) for v in self.used(name)]
-            found.append((*self.sizes[name], sorted(page if page > 0 else ~page for page in entries)))
+            found.append((*self.sizes[name], sorted(int(v2p[v]) for v in self.used(name))))
         return found
 
     def fits(self, demand):
@@ -112,29 +113,42 @@ class ChainPair:
     def state(self):
         """All that a call which does nothing must leave as it is."""
         maps = [(pool.map.v2p.tobytes(), pool.map.p2v.tobytes()) for pool in self.chain.pools.values()]
-        spans = [(astuple(pool.span.extent), pool.span._words.tobytes()) for pool in self.chain.pools.values()]
+        spans = [(astuple(pool.span.extent), pool.span.words.tobytes()) for pool in self.chain.pools.values()]
         storage = b"" if self.arena.storage is None else self.arena.storage.numpy().tobytes()
         return maps, spans, storage, self.chain.bytes_moved, self.chain.num_moves
 
     # --- calls
 
     def take(self, name, count, fits=None):
-        """Pages for new ids: None just when nothing fits; zeroed if asked for; then stamped."""
-        free = [v for v in range(1, self.chain.pools[name].map.num_virtual + 1) if v not in self.used(name)]
-        v_pages = free[:count]
-        count = len(v_pages)
+        """Pages for new ids: None if and only if nothing fits; zeroed if asked for; then stamped."""
+        count = min(count, self.num_unused_ids(name))
         expected = (self.fits({name: count}) if self.is_open else self.room(name) >= count) if fits is None else fits
         assert self.chain.fits({name: count}) == expected
         before = self.begin()
-        pages = self.chain.take(name, ints(v_pages))
-        assert (pages is not None) == expected
-        if pages is None:
+        v_pages = self.take_ids(name, count)
+        assert (v_pages is not None) == expected
+        if v_pages is None:
             assert self.state() == before.state
         else:
-            assert pages.tolist() == self.chain.pools[name].map.v2p[v_pages].tolist()
+            assert len(v_pages) == count
             self.stamp(name, v_pages)
         self.end(before)
+        return v_pages
+
+    def num_unused_ids(self, name):
+        """Ids that could be taken if their pages had room."""
+        return self.chain.pools[name].map.num_virtual - len(self.live[name])
+
+    def take_ids(self, name, count):
+        """The lowest unused ids, with pages; or None."""
+        v_pages = [v for v in range(1, self.chain.pools[name].map.num_virtual + 1) if v not in self.live[name]][:count]
+        pages = self.chain.take(name, ints(v_pages))
+        assert pages is None or pages.tolist() == self.chain.pools[name].map.v2p[v_pages].tolist()
         return None if pages is None else v_pages
+
+    def release_ids(self, name, v_pages):
+        """Live ids are free."""
+        self.chain.release(name, ints(v_pages))
 
     def stamp(self, name, v_pages):
         """Check that new pages are zeros, where they must be, and write a stamp on each."""
@@ -148,7 +162,7 @@ class ChainPair:
     def release(self, name, v_pages):
         """Live ids are free again."""
         before = self.begin()
-        self.chain.release(name, ints(v_pages))
+        self.release_ids(name, v_pages)
         for v in v_pages:
             del self.live[name][v]
         self.end(before)
@@ -200,8 +214,7 @@ class ChainPair:
 
     def page(self, name, v):
         """The bytes of an id's page."""
-        entry = int(self.chain.pools[name].map.v2p[v])
-        return self.arena.pages(self.chain.pools[name].spec)[entry if entry > 0 else ~entry]
+        return self.arena.pages(self.chain.pools[name].spec)[int(self.chain.pools[name].map.v2p[v])]
 
     def owners(self):
         """For every byte, which pool's span it lies in, or -1."""
@@ -217,7 +230,7 @@ class ChainPair:
         return Before(self)
 
     def end(self, before):
-        """Hold what a call did to the rules."""
+        """Check what a call did against the rules."""
         self.fenced(before)
         if "closed" in self.events:
             assert self.chain.num_moves == before.num_moves
@@ -225,13 +238,13 @@ class ChainPair:
             for name, kept in before.entries.items():
                 for v, entry in kept.items():
                     now = int(self.chain.pools[name].map.v2p[v])
-                    assert now in {entry, ~entry, -1}
+                    assert now in {entry, -1}
         assert self.chain.bytes_moved == self.moved
         if self.state() != before.state:
             self.check()
 
     def fenced(self, before):
-        """A span grew over bytes that one gave up, only behind a fence."""
+        """A span may grow over bytes that one gave up only behind a fence."""
         owner, fenced = self.owners(), "fence" in self.events
         changed = owner != before.owner
         assert fenced or not (self.dirty & changed & (owner >= 0)).any(), "bytes were handed over without a fence"
@@ -241,7 +254,7 @@ class ChainPair:
             self.dirty |= changed & (before.owner >= 0)
 
     def check(self):
-        """The books balance, and every page is where it belongs with its stamp on it."""
+        """Tables, spans and counts agree, and every page is where it belongs with its stamp on it."""
         self.chain.audit()
         below = self.sink
         for (size, place, pages), name in zip(self.places(), self.names, strict=True):
@@ -257,8 +270,7 @@ class ChainPair:
             else:
                 assert extent.lo == extent.hi
             v2p = self.chain.pools[name].map.v2p
-            assert all(v2p[v] > 0 for v in self.live[name])
-            assert all(v2p[v] < -1 for v in self.parked[name])
+            assert all(v2p[v] > 0 for v in self.used(name))
             assert (v2p != -1).sum() - 1 == len(pages)
             if self.arena.storage is not None:
                 for v, stamp in self.used(name).items():
@@ -267,14 +279,69 @@ class ChainPair:
         self.add_up()
 
     def add_up(self):
-        """Bytes by state are what callers hold, and the total."""
+        """Bytes by state add up to the total, and used bytes are those of the pages that callers have."""
         states = self.chain.by_state()
         for name in self.names:
-            size, live, parked = self.sizes[name][0], len(self.live[name]), len(self.parked[name])
-            assert states.pools[name][:2] == (live * size, parked * size)
+            size, num_holes = self.sizes[name][0], self.chain.pools[name].span.extent.num_holes
+            assert states.pools[name] == (len(self.used(name)) * size, num_holes * size)
+            assert self.chain.num_used(name) == len(self.used(name))
         assert states.sink == self.sink
         assert states.total == self.total
         assert min(states.gap, states.padding) >= 0
+
+
+class ListedChainPair(ChainPair):
+    """The same with ids from free lists over the pools' places, which may be parked."""
+
+    def __init__(self, sizes, total, *, order="lowest", **keywords):
+        super().__init__(sizes, total, **keywords)
+        self.ids = {name: FreeList(self.chain.num_ids(name), order, self.chain.places(name)) for name in self.names}
+
+    def state(self):
+        """Also the states of the ids, and the order of the free ones."""
+        ids = [(ids.table.state.tobytes(), ids.contents().tolist()) for ids in self.ids.values()]
+        return (*super().state(), ids)
+
+    def num_unused_ids(self, name):
+        """One more than there are: a take of that many is refused, as no layout has room for it."""
+        return self.ids[name].num_free + 1
+
+    def take_ids(self, name, count):
+        """The next ids of the free list."""
+        v_pages = self.ids[name].take(count)
+        return None if v_pages is None else v_pages.tolist()
+
+    def release_ids(self, name, v_pages):
+        """Live ids are free."""
+        self.ids[name].leave(ints(v_pages))
+
+    def park(self, name, v_pages):
+        """Live ids are parked: in the arena nothing changes."""
+        before = self.begin()
+        self.ids[name].leave(ints(v_pages), PARKED)
+        self.parked[name] |= {v: self.live[name].pop(v) for v in v_pages}
+        assert not self.events
+        assert self.state()[:-1] == before.state[:-1]
+        self.end(before)
+
+    def unpark(self, name, v_pages):
+        """Parked ids are free."""
+        before = self.begin()
+        self.ids[name].unpark([ints(v_pages)])
+        for v in v_pages:
+            del self.parked[name][v]
+        self.end(before)
+
+    def check(self):
+        """The free lists agree with the arena, too; only the slots of live pages have places."""
+        super().check()
+        for name, ids in self.ids.items():
+            ids.audit()
+            assert (ids.num_live, ids.num_parked) == (len(self.live[name]), len(self.parked[name]))
+            live = sorted(self.live[name])
+            v2p = self.chain.pools[name].map.v2p
+            assert ids.translate(ints(live), 1).tolist() == v2p[live].tolist()
+            assert not ids.translate(ints(self.parked[name]), 1).any()
 
 
 class Before:

@@ -21,7 +21,7 @@ class SpanModel:
 
     @property
     def holes(self):
-        """What is between the edges and not used, ascending."""
+        """The pages between the edges that are not used, ascending."""
         lo, hi = self.edges or (0, 0)
         return [page for page in range(lo, hi) if page not in self.used]
 

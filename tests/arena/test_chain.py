@@ -3,17 +3,18 @@
 import numpy as np
 import pytest
 from all_layouts import HIGH, LOW, MIDDLE
-from chain_pair import ChainPair, ints, specs_of
+from chain_pair import ChainPair, ListedChainPair, ints, specs_of
 from hypothesis import given
 from hypothesis import strategies as st
 
 from kvstead.arena import PoolChain
 from kvstead.errors import AuditError, DoubleFree, ForeignPage, InvalidSize, LayoutError
+from kvstead.kernels.host import PARKED
 from kvstead.pages import FreeList
 from kvstead.pools import ByteArena, EntrySpec, Place
 
 
-class Scene(ChainPair):
+class Scene(ListedChainPair):
     """A chain on which moves are listed as (pool, from, to)."""
 
     def __init__(self, sizes, total, **keywords):
@@ -36,7 +37,7 @@ class Scene(ChainPair):
         return extent.lo * extent.page_bytes, extent.hi * extent.page_bytes
 
     def release_pages(self, name, *pages):
-        """Give back whoever has these physical pages."""
+        """Release the ids of these physical pages."""
         self.release(name, self.chain.pools[name].map.p2v[list(pages)].tolist())
 
 
@@ -58,7 +59,7 @@ def test_eager_ends_close_their_holes():
     assert (scene.chain.capacity(["a"]), scene.chain.capacity(["b"])) == (10, 5)
 
 
-def test_a_float_clears_just_the_band_that_its_neighbour_needs():
+def test_a_middle_pool_clears_only_the_band_that_its_neighbour_needs():
     """Four copies, three into holes and one beyond the far edge; no slack."""
     scene = Scene([(32, LOW), (8, MIDDLE), (16, HIGH)], 640)
     scene.take("a", 3)
@@ -73,7 +74,7 @@ def test_a_float_clears_just_the_band_that_its_neighbour_needs():
 
 
 def four_pools():
-    """Two ends and two floats in 280 bytes, one hole in the first float."""
+    """Two ends and two middle pools in 280 bytes, one hole in the first middle pool."""
     scene = Scene([(24, LOW), (8, MIDDLE), (12, MIDDLE), (20, HIGH)], 280)
     scene.take("a", 2)
     scene.take("d", 3)
@@ -84,8 +85,8 @@ def four_pools():
     return scene
 
 
-def test_a_float_gives_way_to_a_growing_end():
-    """One copy of 8 bytes; the float further on is not touched."""
+def test_a_middle_pool_gives_way_to_a_growing_end():
+    """One copy of 8 bytes; the middle pool further on is not touched."""
     scene = four_pools()
     assert scene.taken("a", 3)[1] == [3, 4, 5]
     assert scene.moves == [("b", 16, 20)]
@@ -94,7 +95,7 @@ def test_a_float_gives_way_to_a_growing_end():
 
 
 def test_pools_push_one_another():
-    """A page of the high end needs both floats and the low end to move: 4 copies of 52 bytes, each the least."""
+    """A page of the high end needs both middle pools and the low end to move: 4 copies of 52 bytes, each the least."""
     scene = four_pools()
     scene.take("a", 3)
     scene.release_pages("a", 3)
@@ -106,7 +107,7 @@ def test_pools_push_one_another():
     assert scene.chain.bytes_moved - before == 52
 
 
-def test_an_empty_float_starts_where_both_neighbours_can_grow():
+def test_an_empty_middle_pool_starts_where_both_neighbours_can_grow():
     """In the midst of its room; when that is too small, those above give way first, and only as far as they must."""
     scene = Scene([(8, LOW), (8, MIDDLE), (8, HIGH)], 8 * 21)
     scene.take("a", 2)
@@ -123,7 +124,7 @@ def test_an_empty_float_starts_where_both_neighbours_can_grow():
 
 @pytest.mark.parametrize("place", [LOW, HIGH])
 def test_holes_next_to_the_own_end_are_handed_out_first(place):
-    """So that what will have to move later is little. What grows comes after the holes."""
+    """Then little has to move later. Pages by which the span grows come after the holes."""
     scene = Scene([(8, place)], 8 * 12)
     _, pages = scene.taken("a", 7)
     assert sorted(pages) == (list(range(1, 8)) if place == LOW else list(range(5, 12)))
@@ -135,40 +136,45 @@ def test_holes_next_to_the_own_end_are_handed_out_first(place):
 
 
 def test_edges_leave_and_holes_stay():
-    """Pages given up at the frontier are gap at once, pages inside are holes until they are taken or closed."""
+    """Pages released at the frontier are gap at once, pages inside are holes until they are taken or closed."""
     scene = Scene([(10, LOW), (7, HIGH)], 100)
     scene.take("a", 6)
     scene.release("a", [2, 5, 6])
     states = scene.chain.by_state()
-    assert states.pools == {"a": (30, 0, 10), "b": (0, 0, 0)}
+    assert states.pools == {"a": (30, 10), "b": (0, 0)}
     assert (states.gap, states.sink, states.padding) == (50, 10, 0)
     scene.park("a", [3])
-    assert scene.chain.by_state().pools["a"] == (20, 10, 10)
+    assert scene.chain.by_state().pools["a"] == (30, 10)
     scene.take("b", 7)  # one page of pool a moves; b has bytes 49 to 98, where its last page ends
     assert scene.bytes_of("a") == (10, 40)
     states = scene.chain.by_state()
-    assert states.pools == {"a": (20, 10, 0), "b": (49, 0, 0)}
+    assert states.pools == {"a": (30, 0), "b": (49, 0)}
     assert (states.gap, states.sink, states.padding) == (9, 10, 2)
     scene.take("b", 1)
     assert (scene.chain.by_state().gap, scene.chain.by_state().padding) == (0, 4)
 
 
 def test_parked_pages_move_and_are_not_available():
-    """What waits in a free group keeps its bytes wherever it goes, and makes no room until it is unparked."""
+    """Pages that wait in a free group keep their bytes wherever they move, and make no room until unparked."""
     scene = Scene([(8, LOW), (8, HIGH)], 8 * 10)
     scene.take("a", 5)
     scene.park("a", [2, 5])
     scene.take("b", 4)
     assert scene.take("b", 1) is None
-    assert scene.chain.capacity(["a"]) == 0
+    assert scene.chain.capacity(["a"]) == scene.ids["a"].capacity() == 0
     scene.release("a", [1])
     scene.take("b", 1)  # the parked page 5 goes to where 1 was
     assert scene.moves == [("a", 5, 1)]
-    assert scene.chain.pools["a"].map.v2p[[2, 5]].tolist() == [~2, ~1]
-    scene.restore("a", [5])
+    assert scene.chain.pools["a"].map.v2p[[2, 5]].tolist() == [2, 1]
+    assert scene.ids["a"].translate(ints([2, 3, 4, 5]), 1).tolist() == [0, 3, 4, 0]
+    assert scene.chain.by_state().pools["a"] == (32, 0)
+    assert scene.chain.capacity(["a"]) == scene.chain.capacity(["b"]) == 0
     scene.unpark("a", [2])
-    assert scene.chain.by_state().pools["a"] == (24, 0, 8)
+    assert scene.chain.by_state().pools["a"] == (24, 8)
     assert scene.chain.capacity(["a"]) == scene.chain.capacity(["b"]) == 1
+    scene.unpark("a", [5])
+    assert scene.chain.by_state().pools["a"] == (16, 16)
+    assert [scene.ids[name].capacity() for name in "ab"] == [2, 2]
 
 
 def test_a_closed_gate_leaves_everything_in_its_place():
@@ -193,7 +199,7 @@ def test_a_closed_gate_leaves_everything_in_its_place():
 
 
 def test_the_fence_comes_before_bytes_change_hands():
-    """Not for holes or untouched bytes; once before a span grows over bytes given up; before copies and zeros."""
+    """It is not called for holes or untouched bytes, but once before a span grows over freed bytes, a copy or zeros."""
     scene = Scene([(8, LOW), (8, HIGH)], 8 * 12)
     scene.take("a", 6)
     assert scene.events == []
@@ -263,8 +269,8 @@ def test_what_fits_jointly_can_be_taken_one_by_one(data, is_open):
             assert pair.take(name, count) is not None
 
 
-def test_ids_come_from_a_free_list():
-    """One id space for two pools: each id has a page in both, or in one when the other was given up first."""
+def test_pools_may_share_the_ids_of_one_free_list():
+    """One id space for two pools: each id has a page in both, or in one when the other was released first."""
     chain = PoolChain(ByteArena(400), specs_of([(0, (8, LOW)), (1, (16, HIGH))]))
     ids = FreeList(chain.pools["a"].map.num_virtual, "fifo")
     assert chain.pools["b"].map.num_virtual == ids.num_pages == 48
@@ -274,21 +280,27 @@ def test_ids_come_from_a_free_list():
     chain.release("b", v_pages[:4])
     chain.release("a", v_pages)
     chain.release("b", v_pages[4:])
-    ids.give(v_pages)
+    ids.leave(v_pages)
     assert all(page.size == 10 for page in pages)
     assert ids.take(48).tolist()[-10:] == v_pages.tolist()
     wide = PoolChain(ByteArena(400), specs_of([(0, (8, LOW)), (1, (16, HIGH))]), num_virtual={"b": 5})
     assert [pool.map.num_virtual for pool in wide.pools.values()] == [48, 5]
 
 
-def test_a_cleared_chain_is_new():
-    """Everything is free; the fence is asked for before the bytes are used again."""
+@pytest.mark.parametrize("how", ["chain", "pools", "ids"])
+def test_a_cleared_chain_is_new(how):
+    """Cleared as a whole, by pool or by free list, everything is free; the fence comes before bytes are used again."""
     scene = Scene([(8, LOW), (4, MIDDLE), (8, HIGH)], 8 * 12)
     room = [scene.chain.capacity([name]) for name in "abc"]
     for name in "abc":
         scene.take(name, 3)
         scene.park(name, [1])
-    scene.chain.clear()
+    if how == "chain":
+        scene.chain.clear()
+    for name in "abc":
+        if how == "pools":
+            scene.chain.clear(name)
+        scene.ids[name].clear()
     scene.live, scene.parked = {name: {} for name in "abc"}, {name: {} for name in "abc"}
     scene.check()
     assert [scene.chain.capacity([name]) for name in "abc"] == room
@@ -297,51 +309,79 @@ def test_a_cleared_chain_is_new():
 
 
 BAD = [
-    ("release", [1, 9, 2], DoubleFree, "virtual page 9 is free already"),
+    ("release", [1, 9, 2], DoubleFree, "virtual page 9 is already free"),
     ("release", [1, 2, 1], DoubleFree, "virtual page 1 is named twice"),
-    ("release", [1, 4], DoubleFree, "virtual page 4 is parked"),
+    ("release", [1, 4, 4], DoubleFree, "virtual page 4 is named twice"),
     ("release", [1, 0], ForeignPage, "virtual page 0 is the sink"),
-    ("release", [1, 99], ForeignPage, "virtual page 99 is no page of this pool"),
-    ("release", [1, -1], ForeignPage, "virtual page -1 is no page"),
-    ("park", [2, 4], DoubleFree, "virtual page 4 is parked"),
-    ("park", [2, 2], DoubleFree, "named twice"),
-    ("park", [-2], ForeignPage, "virtual page -2"),
-    ("unpark", [4, 1], AssertionError, "virtual page 1 left the parked state"),
-    ("restore", [4, 4], AssertionError, "virtual page 4 left the parked state"),
+    ("release", [1, 99], ForeignPage, "virtual page 99 does not belong to this pool"),
+    ("release", [1, -1], ForeignPage, "virtual page -1 does not belong to this pool"),
     ("take", [9, 1], AssertionError, "virtual page 1 has a page already"),
     ("take", [9, 4], AssertionError, "virtual page 4 has a page already"),
     ("take", [9, 9], AssertionError, "virtual page 9 .*named twice"),
     ("take", [9, 0], ForeignPage, "virtual page 0"),
     ("take", [*range(9, 15), 99], ForeignPage, "virtual page 99"),
 ]
+BAD_IDS = [
+    ("leave", [1, 4], DoubleFree, "page 4 .*is already parked"),
+    ("leave", [1, 3], DoubleFree, "page 3 .*is already free"),
+    ("leave", [1, 99], ForeignPage, "page 99 does not belong to this pool"),
+    ("park", [2, 4], DoubleFree, "page 4 .*is already parked"),
+    ("park", [2, 2], DoubleFree, "page 2 .*named twice"),
+    ("park", [-2], ForeignPage, "page -2 does not belong to this pool"),
+    ("unpark", [4, 1], AssertionError, "page 1 left the parked state"),
+    ("unpark", [4, 4], AssertionError, "page 4 left the parked state"),
+]
 
 
-@pytest.mark.parametrize("eager", [False, True])
-@pytest.mark.parametrize(("call", "v_pages", "error", "words"), BAD)
-def test_a_refused_call_changes_nothing(call, v_pages, error, words, eager):
-    """Whichever page is bad, the good ones before and after it stay as they are; nothing moves, nothing is fenced."""
+def crowded_scene(*, eager):
+    """Pool b has pages 1 to 7, of which 3 is free again and 4 is parked."""
     scene = Scene([(8, LOW), (4, MIDDLE), (8, HIGH)], 8 * 20, eager=eager)
     scene.take("b", 7)
     scene.park("b", [4])
     scene.release("b", [3])
     scene.take("a", 6)
+    return scene
+
+
+@pytest.mark.parametrize("eager", [False, True])
+@pytest.mark.parametrize(("call", "v_pages", "error", "words"), BAD)
+def test_a_refused_call_changes_nothing(call, v_pages, error, words, eager):
+    """With any page bad, the good ones before and after it stay as they are; nothing moves, nothing is fenced."""
+    scene = crowded_scene(eager=eager)
     scene.refused(error, words, getattr(scene.chain, call), "b", ints(v_pages))
     assert scene.events == []
 
 
-@pytest.mark.parametrize("call", ["take", "release", "park", "unpark", "restore"])
+@pytest.mark.parametrize("eager", [False, True])
+@pytest.mark.parametrize(("call", "v_pages", "error", "words"), BAD_IDS)
+def test_a_refused_call_of_a_free_list_changes_nothing_in_the_arena(call, v_pages, error, words, eager):
+    """The free list refuses bad ids before the arena hears of the good ones; nothing moves, nothing is fenced."""
+    scene = crowded_scene(eager=eager)
+    ids = scene.ids["b"]
+    calls = {
+        "leave": lambda: ids.leave(ints(v_pages)),
+        "park": lambda: ids.leave(ints(v_pages), PARKED),
+        "unpark": lambda: ids.unpark([ints(v_pages)]),
+    }
+    scene.refused(error, words, calls[call])
+    assert scene.events == []
+
+
+@pytest.mark.parametrize("call", ["take", "release"])
 def test_unknown_pools_are_named(call):
     """The message lists the pools that there are."""
     scene = Scene([(8, LOW), (8, HIGH)], 80)
     with pytest.raises(LayoutError, match=r"no pool 'x'.*a, b"):
         getattr(scene.chain, call)("x", ints([1]))
-    for ask in (lambda: scene.chain.fits({"a": 1, "x": 1}), lambda: scene.chain.capacity(["x"])):
+    chain = scene.chain
+    asks = (lambda: chain.fits({"a": 1, "x": 1}), lambda: chain.capacity(["x"]), lambda: chain.clear("x"))
+    for ask in asks:
         with pytest.raises(LayoutError, match="no pool 'x'"):
             ask()
 
 
 def test_negative_sizes_are_refused():
-    """No negative demand and no negative budget."""
+    """A demand and a budget are 0 or more."""
     scene = Scene([(8, LOW)], 80)
     with pytest.raises(InvalidSize, match="-1 pages of pool 'a'"):
         scene.chain.fits({"a": -1})
@@ -354,8 +394,8 @@ def test_negative_sizes_are_refused():
     [(Place.LOW, Place.LOW), (Place.HIGH, Place.HIGH), (Place.HIGH, Place.LOW), (Place.MIDDLE, Place.LOW),
      (Place.LOW, Place.HIGH, Place.MIDDLE)],
 )  # fmt: skip
-def test_pools_that_make_no_chain(places):
-    """Ends are at the ends and there is one of each at most; the arena can be used for a better chain."""
+def test_ends_of_a_chain_are_at_its_ends(places):
+    """There is one pool at each end at most, and any others lie between; a refused chain leaves the arena as it was."""
     arena = ByteArena(100)
     with pytest.raises(LayoutError, match="make no chain"):
         PoolChain(arena, [EntrySpec("abc"[at], 4, place=place, align=1) for at, place in enumerate(places)])
@@ -378,7 +418,7 @@ def own_a_hole(scene):
     v = int(tables.p2v[tables.v2p[7]])
     tables.v2p[7], tables.v2p[3] = -1, tables.v2p[7]
     tables.p2v[tables.v2p[3]] = 3
-    scene.chain.pools["b"].span._words[:] = 0
+    scene.chain.pools["b"].span.words[:] = 0
     assert v == 7
 
 
@@ -397,12 +437,10 @@ def leave_the_span(scene):
 def overlap(scene):
     extent = scene.chain.pools["a"].span.extent
     extent.hi += 8
-    tables = scene.chain.pools["a"].map
-    tables.bind(np.arange(20, 28), np.arange(extent.hi - 8, extent.hi))
+    scene.chain.pools["a"].bind(np.arange(20, 28), np.arange(extent.hi - 8, extent.hi))
 
 
 DAMAGE = {
-    "one parked too many": (change("num_parked", 1), "pool 'b': .*counts say"),
     "a hole not counted": (change("span.extent.num_holes", 1), "pool 'b': .*counts 2 holes"),
     "a table entry": (lambda scene: scene.chain.pools["b"].map.v2p.__setitem__(7, -1), "pool 'b': .*way back"),
     "a hole with an owner": (swap_hole_and_page, "pool 'b': .*holes and have owners"),
@@ -414,13 +452,36 @@ DAMAGE = {
 
 @pytest.mark.parametrize(("damage", "words"), DAMAGE.values(), ids=DAMAGE)
 def test_audit_finds_a_damaged_chain(damage, words):
-    """Counts, tables, holes and spans that somebody else wrote are found, and the pool is named."""
-    scene = Scene([(8, LOW), (4, MIDDLE), (8, HIGH)], 8 * 20)
-    scene.take("a", 6)
-    scene.take("b", 7)
-    scene.park("b", [4])
-    scene.release("b", [3])
+    """Counts, tables, holes and spans that other code wrote are found, and the pool is named."""
+    scene = crowded_scene(eager=False)
     scene.chain.audit()
     damage(scene)
     with pytest.raises(AuditError, match=words):
         scene.chain.audit()
+
+
+def park_in_the_table(scene):
+    table = scene.ids["b"].table
+    table.state[3], table.num_free, table.num_parked = PARKED, table.num_free - 1, table.num_parked + 1
+    scene.ids["b"]._bitmap.take(np.empty(1, dtype=np.int64))
+
+
+ID_DAMAGE = {
+    "a free id with a page": (lambda scene: scene.chain.take("b", ints([3])), r"\[3\]"),
+    "a live id without a page": (lambda scene: scene.chain.release("b", ints([5])), r"\[5\]"),
+    "a parked id without a page": (lambda scene: scene.chain.release("b", ints([4])), r"\[4\]"),
+    "a parked id that was free": (park_in_the_table, r"\[3\]"),
+    "a page for an id past the end": (lambda scene: scene.chain.take("b", ints([42])), "placed in the arena"),
+}
+
+
+@pytest.mark.parametrize(("damage", "words"), ID_DAMAGE.values(), ids=ID_DAMAGE)
+def test_the_audit_of_a_free_list_finds_pages_placed_without_it(damage, words):
+    """Used ids have pages and free ones have none. The chain's audit cannot know; the free list's names the pool."""
+    scene = crowded_scene(eager=False)
+    assert scene.ids["b"].num_pages < 42
+    scene.ids["b"].audit()
+    damage(scene)
+    scene.chain.audit()
+    with pytest.raises(AuditError, match=rf"pool 'b': .*{words}"):
+        scene.ids["b"].audit()

@@ -1,11 +1,11 @@
-"""What a chain says of pages that are not freed yet: tried out on every state of tiny arenas."""
+"""What a chain says about room before pages are freed, tried in every state of tiny arenas."""
 
 import random
 from itertools import product
 
 import pytest
 from all_layouts import HIGH, LOW, MIDDLE, some_layout
-from chain_pair import ChainPair, ints
+from chain_pair import ListedChainPair, ints
 from test_chain_exhaustive import TINY, layouts, put
 
 from kvstead.errors import InvalidSize, LayoutError
@@ -41,8 +41,8 @@ def demands(sizes, total):
 
 
 @every_tiny_arena
-def test_what_would_fit_without_some_pages_is_what_layouts_without_them_allow(sizes, total):
-    """However many live pages of each pool are thought away, in every state: as if all layouts were tried."""
+def test_fits_without_some_pages_as_if_all_layouts_were_tried(sizes, total):
+    """In every state, without any number of used pages of each pool, the answer is that of trying all layouts."""
     seen = set()
     for pair, names, used in every_state(sizes, total):
         if tuple(used) in seen:
@@ -55,10 +55,10 @@ def test_what_would_fit_without_some_pages_is_what_layouts_without_them_allow(si
 
 
 @every_tiny_arena
-def test_pages_thought_away_and_pages_freed_make_the_same_room(sizes, total):
-    """Some pages of every state are freed: what fits then was foretold, exactly if pages may move, else in part.
+def test_pages_assumed_to_be_freed_make_the_room_of_pages_freed(sizes, total):
+    """Some pages of every state are freed: what fits then was said before, exactly if pages may move, else in part.
 
-    While nothing may move, a pool has room for as many as it gives up, and what one pool is promised it gets.
+    While nothing may move, a pool has room for as many as it gives up, and a pool gets what it was promised alone.
     """
     rng = random.Random(total)
     told = {True: 0, False: 0}
@@ -82,8 +82,8 @@ def test_pages_thought_away_and_pages_freed_make_the_same_room(sizes, total):
 
 
 @every_tiny_arena
-def test_with_fewer_bytes_free_than_are_short_nothing_fits(sizes, total):
-    """0 just when there is room; else freeing any pages of fewer bytes than it says leaves it without room."""
+def test_nothing_fits_before_the_shortfall_is_freed(sizes, total):
+    """It is 0 if and only if there is room; else freeing any pages of fewer bytes leaves the demand without room."""
     num_short = 0
     for is_open in (True, False):
         for pair, names, used in every_state(sizes, total):
@@ -102,8 +102,8 @@ def test_with_fewer_bytes_free_than_are_short_nothing_fits(sizes, total):
 
 
 @every_tiny_arena
-def test_what_an_empty_chain_has_room_for_is_known_in_every_state(sizes, total):
-    """`holds` asks nobody who is there: as if all layouts of the demand alone were tried."""
+def test_holds_does_not_depend_on_used_pages(sizes, total):
+    """In every state, `holds` answers as if all layouts of the demand alone were tried."""
     empty = {demand: room_for(sizes, total, demand) for demand in demands(sizes, total)}
     assert set(empty.values()) == {True, False}
     for pair, names, _ in every_state(sizes, total):
@@ -112,19 +112,19 @@ def test_what_an_empty_chain_has_room_for_is_known_in_every_state(sizes, total):
 
 
 def scene():
-    pair = ChainPair([(8, LOW), (4, MIDDLE), (8, HIGH)], 8 * 12)
+    pair = ListedChainPair([(8, LOW), (4, MIDDLE), (8, HIGH)], 8 * 12)
     pair.take("a", 3)
     pair.take("b", 2)
     pair.park("a", [1])
     return pair
 
 
-def test_parked_pages_cannot_be_thought_away():
-    """Of three pages, one of them parked, two are live; a third, a negative number and an unknown pool are refused."""
+def test_used_pages_alone_can_be_assumed_to_be_freed():
+    """Three pages, of which one is parked; a fourth, a negative number and an unknown pool are refused."""
     chain = scene().chain
-    assert chain.fits({"a": 1}, without={"a": 2, "b": 2})
+    assert chain.fits({"a": 1}, without={"a": 3, "b": 2})
     for without, error, words in (
-        ({"a": 3}, InvalidSize, "3 pages of pool 'a' .* 2 are live"),
+        ({"a": 4}, InvalidSize, "4 pages of pool 'a' .* 3 are used"),
         ({"b": -1}, InvalidSize, "-1 pages of pool 'b'"),
         ({"d": 1}, LayoutError, "no pool 'd'"),
     ):
@@ -138,14 +138,15 @@ def test_parked_pages_cannot_be_thought_away():
 
 
 def test_a_chain_says_what_its_pools_are():
-    """Pages in use, live or parked; ids; page sizes; and where pages lie."""
+    """It knows the used pages of each, live or parked, their ids and sizes, and where they lie."""
     chain = scene().chain
     assert [chain.num_used(name) for name in "abc"] == [3, 2, 0]
     assert [chain.num_ids(name) for name in "abc"] == [11, 22, 11]
     assert chain.page_size("b") == 1
     assert chain.page_map("a") is chain.pools["a"].map
+    assert chain.places("a") is chain.pools["a"]
     assert chain.device.type == "cpu"
-    for ask in (chain.num_used, chain.num_ids, chain.page_size, chain.page_map):
+    for ask in (chain.num_used, chain.num_ids, chain.page_size, chain.page_map, chain.places):
         with pytest.raises(LayoutError, match="no pool 'd'"):
             ask("d")
 
@@ -153,11 +154,11 @@ def test_a_chain_says_what_its_pools_are():
 def test_callers_that_write_themselves_are_ordered_behind_the_last_forward_pass():
     """`order` calls the fence, once; what had changed hands by then needs no other."""
     pair = scene()
-    pair.chain.release("b", ints(pair.live["b"]))
+    pair.ids["b"].leave(ints(pair.live["b"]))
     pair.events.clear()
     pair.chain.order()
     assert pair.events == ["fence"]
-    pair.chain.take("b", ints([9]))
+    pair.ids["b"].take(1)
     assert pair.events == ["fence"]
     pair.chain.order()
     assert pair.events == ["fence", "fence"]

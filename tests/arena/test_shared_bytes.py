@@ -1,11 +1,13 @@
-"""Pools that share bytes by count: what fits is what costs no more than is left, and every byte is accounted for."""
+"""Pools that share bytes by count: pages fit if they cost no more than is left, and every byte is accounted for."""
 
 import numpy as np
 import pytest
 from chain_pair import ints
 
 from kvstead.arena import SharedBytes, SharedPool
-from kvstead.errors import AuditError, DoubleFree, InvalidSize, LayoutError
+from kvstead.errors import AuditError, DoubleFree, ForeignPage, InvalidSize, LayoutError
+from kvstead.kernels.host import PARKED
+from kvstead.pages import FreeList
 
 
 def shared(total=100, sink=10):
@@ -14,7 +16,7 @@ def shared(total=100, sink=10):
 
 
 def test_pages_cost_what_their_pool_says():
-    """90 bytes above the sink: pages of 4, 5 and 24 bytes are counted against them, whatever their own bytes."""
+    """90 bytes above the sink: pages of 4, 5 and 24 bytes are counted against them, not the own bytes of the pages."""
     chain = shared()
     assert [chain.num_ids(name) for name in chain.pools] == [22, 18, 3]
     assert chain.take("state", ints([1, 2])).tolist() == [1, 2]
@@ -25,7 +27,7 @@ def test_pages_cost_what_their_pool_says():
     assert chain.take("window", ints(range(1, 6))) is None
     assert chain.take("window", ints(range(1, 5))).size == 4
     assert chain.by_state() == (
-        {"full": (15, 0, 0), "window": (20, 0, 0), "state": (40, 0, 0)},
+        {"full": (15, 0), "window": (20, 0), "state": (40, 0)},
         2,
         10,
         5 * 1 + 2 * 4,
@@ -36,28 +38,63 @@ def test_pages_cost_what_their_pool_says():
 
 
 def test_parked_pages_are_counted_until_they_are_free():
-    """What waits in a group takes its cost, and can be taken back."""
+    """Pages that wait in a group are used and take their cost until they are unparked."""
     chain = shared()
-    chain.take("state", ints([1, 2, 3]))
-    chain.park("state", ints([1, 2]))
-    assert chain.by_state().pools["state"] == (20, 40, 0)
+    states = FreeList(chain.num_ids("state"), "lifo", chain.places("state"))
+    full = FreeList(chain.num_ids("full"), "lifo", chain.places("full"))
+    states.take(3)
+    parked = states.leave(ints([1, 2]), PARKED)
+    assert chain.by_state().pools["state"] == (60, 0)
     assert chain.num_used("state") == 3
     assert not chain.fits({"state": 1})
-    chain.restore("state", ints([2]))
-    chain.unpark("state", ints([1]))
-    assert chain.by_state().pools["state"] == (40, 0, 0)
-    assert chain.fits({"state": 1})
-    chain.release("state", ints([2, 3]))
-    assert chain.capacity(["state"]) == 3
+    assert (states.capacity(), full.capacity()) == (0, 4)
+    assert full.take(5) is None
+    assert full.num_free == 22
+    states.unpark([parked])
+    assert chain.by_state().pools["state"] == (20, 0)
+    assert chain.fits({"state": 2})
+    assert (states.capacity(), full.capacity()) == (2, 16)
+    states.leave(ints([3]))
+    assert chain.capacity(["state"]) == states.capacity() == 3
+    states.audit()
     chain.audit()
 
 
-def test_nothing_moves():
+def test_counted_pages_lie_at_their_ids():
+    """Slots of live pages stay as they are, those of parked and free ones go to 0; a clear frees one pool alone."""
+    chain = shared()
+    states = FreeList(chain.num_ids("state"), "lifo", chain.places("state"))
+    chain.take("full", ints([1]))
+    states.take(3)
+    states.leave(ints([1]), PARKED)
+    states.leave(ints([2]))
+    assert states.translate(ints([-1, 0, 4, 7, 8, 9, 14]), 4).tolist() == [0, 0, 0, 0, 0, 0, 14]
+    with pytest.raises(ForeignPage, match="slot 16 "):
+        states.translate(ints([14, 16]), 4)
+    states.audit()
+    states.clear()
+    assert [chain.num_used(name) for name in chain.pools] == [1, 0, 0]
+    assert states.take(3).tolist() == [1, 2, 3]
+    states.audit()
+
+
+def test_audit_compares_ids_with_counts():
+    """A page counted past the free list of its pool is found, and the pool is named."""
+    chain = shared()
+    states = FreeList(chain.num_ids("state"), "lifo", chain.places("state"))
+    states.take(2)
+    states.leave(ints([2]), PARKED)
+    states.audit()
+    chain.take("state", ints([3]))
+    with pytest.raises(AuditError, match=r"pool 'state': 2 ids are in use and 3 pages are counted"):
+        states.audit()
+
+
+def test_counted_pages_never_move():
     """There are no holes to close, no bytes and no places; one pool or all can be cleared."""
     chain = shared()
     chain.take("full", ints([1, 2]))
     chain.take("state", ints([1]))
-    chain.park("state", ints([1]))
     chain.release("full", ints([1]))
     chain.order()
     assert chain.compact() == chain.compact(0) == chain.bytes_moved == chain.num_moves == 0
@@ -80,9 +117,7 @@ def test_answers_are_sums(seed):
         for name in costs:
             chain.take(name, np.arange(int(rng.integers(0, chain.capacity((name,)) + 1))) + 1)
         used = {name: chain.num_used(name) for name in costs}
-        chain.park("full", np.arange(int(rng.integers(0, used["full"] + 1))) + 1)
-        live = used | {"full": used["full"] - chain.by_state().pools["full"].parked // 3}
-        without = {name: int(rng.integers(0, live[name] + 1)) for name in costs}
+        without = {name: int(rng.integers(0, used[name] + 1)) for name in costs}
         demand = {name: int(rng.integers(0, 9)) for name in rng.permutation([*costs])}
         wanted = sum(costs[name] * count for name, count in demand.items())
         budget = chain.by_state().total - 10
@@ -97,20 +132,21 @@ def test_answers_are_sums(seed):
 @pytest.mark.parametrize(
     ("call", "error", "words"),
     [
-        (lambda chain: chain.release("full", ints([1, 2])), DoubleFree, "2 pages of pool 'full' .* 1 are held"),
-        (lambda chain: chain.park("state", ints([1])), DoubleFree, "1 pages of pool 'state' .* 0 are held"),
+        (lambda chain: chain.release("full", ints([1, 2])), DoubleFree, "2 pages of pool 'full' .* 1 are used"),
+        (lambda chain: chain.release("state", ints([1])), DoubleFree, "1 pages of pool 'state' .* 0 are used"),
         (lambda chain: chain.fits({"full": -1}), InvalidSize, "-1 pages"),
         (lambda chain: chain.holds({"window": -1}), InvalidSize, "-1 pages"),
         (lambda chain: chain.shortfall({"window": -1}), InvalidSize, "-1 pages"),
-        (lambda chain: chain.fits({}, without={"full": 2}), InvalidSize, "2 pages .* 1 are live"),
+        (lambda chain: chain.fits({}, without={"full": 2}), InvalidSize, "2 pages .* 1 are used"),
         (lambda chain: chain.fits({}, without={"full": -1}), InvalidSize, "-1 pages"),
         (lambda chain: chain.fits({}, without={"odd": 0}), LayoutError, "'odd'"),
         (lambda chain: chain.take("odd", ints([1])), LayoutError, "'odd'.*full, window, state"),
+        (lambda chain: chain.places("odd"), LayoutError, "'odd'"),
         (lambda chain: chain.compact(-1), InvalidSize, "-1"),
     ],
 )
 def test_refused_counts_change_nothing(call, error, words):
-    """More pages given back than are held, negative numbers and unknown pools are named; the books stay."""
+    """Releases of more pages than are used, negative numbers and unknown pools are named; the counts stay."""
     chain = shared()
     chain.take("full", ints([1]))
     before = chain.by_state()
@@ -132,16 +168,16 @@ def test_refused_counts_change_nothing(call, error, words):
         (lambda: SharedPool("a", 1, 1, 0), InvalidSize, "0 entries"),
     ],
 )
-def test_sizes_that_share_nothing_are_refused(make, error, words):
+def test_pools_that_cannot_share_bytes_are_refused(make, error, words):
     """No pools, two of one name, no room for a page, a page that costs less than it has."""
     with pytest.raises(error, match=words):
         make()
 
 
 def test_audit_finds_counts_that_do_not_add_up():
-    """A budget that somebody else changed does not pass."""
+    """A budget that other code changed does not pass."""
     chain = shared()
     chain.take("full", ints([1]))
-    chain._live[0] = 2
+    chain._used[0] = 2
     with pytest.raises(AuditError, match="left of 90"):
         chain.audit()

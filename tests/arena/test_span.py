@@ -19,18 +19,30 @@ def ints(values):
     return np.array(list(values), dtype=np.int64)
 
 
+def release(span, pages):
+    """Make used pages holes, through tables in which id p + 1 is bound to page p: whether the span has shrunk."""
+    limit = span.extent.limit
+    p2v = np.array([0, *range(2, limit + 1), -1])  # page 0 is the sink
+    v2p = np.array([0, -1, *range(1, limit), -1])
+    bad, shrunk = span.release(v2p, p2v, ints(pages) + 1)
+    assert bad == -1
+    assert np.flatnonzero(v2p == -1).tolist() == sorted([1, limit + 1, *(page + 1 for page in pages)])
+    assert np.flatnonzero(p2v == -1).tolist() == sorted([limit, *pages])
+    return shrunk
+
+
 def subsets(items):
     items = list(items)
     return chain.from_iterable(combinations(items, length) for length in range(len(items) + 1))
 
 
 def span_with(first, limit, place, used):
-    """A span and its model in which just these pages are used."""
+    """A span and its model in which exactly these pages are used."""
     model = SpanModel(first, limit, place, used)
     span = Span(first, limit, place, 3)
     lo, hi = model.edges or (first, first)
     span.take(hi - lo, lo, hi)
-    span.give(ints(page for page in range(lo, hi) if page not in model.used))
+    release(span, [page for page in range(lo, hi) if page not in model.used])
     return span, model
 
 
@@ -49,20 +61,20 @@ def states(first, limit):
     return ((place, used) for place in PLACES for used in subsets(range(first, limit)))
 
 
-@pytest.mark.parametrize(("first", "limit"), [(1, 7), (0, 1), (3, 5)])
-def test_any_pages_can_be_given(first, limit):
+@pytest.mark.parametrize(("first", "limit"), [(1, 7), (1, 2), (3, 5)])
+def test_any_used_pages_can_be_released(first, limit):
     """From every state, any used pages become holes, or leave the span if they lie at an edge that may move."""
     for place, used in states(first, limit):
         for pages in subsets(used):
             span, model = span_with(first, limit, place, used)
             size = span.extent.hi - span.extent.lo
             model.used -= set(pages)
-            shrunk = span.give(ints(pages))
+            shrunk = release(span, pages)
             assert agree(span, model)
             assert shrunk == (span.extent.hi - span.extent.lo < size)
 
 
-@pytest.mark.parametrize(("first", "limit"), [(1, 7), (0, 1), (3, 5)])
+@pytest.mark.parametrize(("first", "limit"), [(1, 7), (1, 2), (3, 5)])
 def test_holes_are_taken_from_the_own_end_and_edges_grow(first, limit):
     """From every state, by any number of holes and with any edges further out: these pages come, and no other."""
     for place, used in states(first, limit):
@@ -80,6 +92,18 @@ def test_holes_are_taken_from_the_own_end_and_edges_grow(first, limit):
                     assert sorted(pages[num_holes:]) == sorted(grown)
                     model.used |= set(pages)
                     assert agree(span, model)
+
+
+@pytest.mark.parametrize("place", PLACES)
+def test_a_release_of_an_unbound_id_changes_nothing(place):
+    """The first bad id is found by its index; edges, holes and tables stay as they were."""
+    span, model = span_with(1, 9, place, (3, 4, 6))
+    v2p, p2v = np.array([0, 3, 4, 6, -1, -1]), np.array([0, -1, -1, 1, 2, -1, 3, -1, -1, -1])
+    before = v2p.tolist(), p2v.tolist()
+    for at, v_pages in ((1, [1, 4, 2]), (2, [1, 2, 1]), (0, [0]), (0, [-1, 1]), (1, [2, 5])):
+        assert span.release(v2p, p2v, ints(v_pages)) == (at, False)
+        assert (v2p.tolist(), p2v.tolist()) == before
+        assert agree(span, model)
 
 
 def retreats(first, limit, place, used):
@@ -103,7 +127,7 @@ def retreats(first, limit, place, used):
 def test_a_retreat_moves_what_it_must(first, limit):
     """From every state, on both sides, by any number of pages for which there is room.
 
-    Just the used pages of the band move, to holes outside it, farthest first, then to fresh pages; sources and
+    Only the used pages of the band move, to holes outside it, farthest first, then to fresh pages; sources and
     destinations share no page; the band is clear then.
     """
     count = 0
@@ -124,7 +148,7 @@ def test_a_retreat_moves_what_it_must(first, limit):
     assert count == {9: 3076, 5: 4}[limit]
 
 
-def test_the_longest_affordable_band():
+def test_the_affordable_band_is_the_longest():
     """In every state, for every number of copies: no longer band has so few used pages and goes into holes."""
     for place, used in states(1, 8):
         span, model = span_with(1, 8, place, used)
@@ -137,13 +161,13 @@ def test_the_longest_affordable_band():
 
 
 @given(st.data(), st.sampled_from(PLACES), st.sampled_from([1, 60, 4090]))
-def test_spans_of_many_words(data, place, first):
+def test_spans_of_many_words_do_as_the_model(data, place, first):
     """Spans that cross words and levels of the bitmap do as the model, call after call."""
     limit = first + 300
     span, model = Span(first, limit, place), SpanModel(first, limit, place)
     for _ in range(data.draw(st.integers(1, 12))):
         lo, hi = model.edges or (first + 150, first + 150)
-        kind = data.draw(st.sampled_from(["take", "give", "retreat"]))
+        kind = data.draw(st.sampled_from(["take", "release", "retreat"]))
         if kind == "take":
             low = lo if place == LOW else data.draw(st.integers(max(first, lo - 90), lo))
             high = hi if place == HIGH else data.draw(st.integers(hi, min(limit, hi + 90)))
@@ -153,9 +177,9 @@ def test_spans_of_many_words(data, place, first):
             assert len(set(pages)) == len(pages)
             assert not model.used & set(pages)
             model.used |= set(pages)
-        elif kind == "give":
+        elif kind == "release":
             pages = data.draw(st.permutations(sorted(model.used)))[: data.draw(st.integers(0, 200))]
-            span.give(ints(pages))
+            release(span, pages)
             model.used -= set(pages)
         elif model.used:
             side = data.draw(st.sampled_from([LOW, HIGH])) if not place else -place
@@ -176,7 +200,7 @@ def test_bytes_are_rounded_inward(byte, page_bytes):
 
 @pytest.mark.parametrize("place", PLACES)
 def test_a_cleared_span_is_new(place):
-    """Whatever it held, it is empty at its own end again."""
+    """After any use it is empty at its own end again."""
     span, model = span_with(2, 300, place, range(20, 290, 3))
     span.clear()
     model.used = set()
@@ -196,7 +220,7 @@ def test_a_span_refuses_to_leave_its_range():
 
 def flip(word, bit):
     def corrupt(span):
-        span._words[word] ^= np.uint64(1 << bit)
+        span.words[word] ^= np.uint64(1 << bit)
 
     return corrupt
 
@@ -223,7 +247,7 @@ DAMAGE = {
 @pytest.mark.parametrize("place", PLACES)
 @pytest.mark.parametrize(("damage", "words"), DAMAGE.values(), ids=DAMAGE)
 def test_audit_finds_a_damaged_span(place, damage, words):
-    """Bits, counts and edges that somebody else wrote are found."""
+    """Bits, counts and edges that other code wrote are found."""
     used = set(range(2 if place == LOW else 70, 300 if place == HIGH else 200)) - {80, 90, 100}
     span, _ = span_with(2, 300, place, used)
     span.audit()
@@ -246,7 +270,7 @@ def test_audit_finds_an_untrimmed_edge(name, by):
     """A hole at an edge that may move should have left the span."""
     span, _ = span_with(2, 20, 0, range(5, 10))
     shift(name, by)(span)
-    span._words[0] |= np.uint64(1 << (4 if by < 0 else 10))
+    span.words[0] |= np.uint64(1 << (4 if by < 0 else 10))
     span.extent.num_holes += 1
     with pytest.raises(AuditError, match="not trimmed"):
         span.audit()

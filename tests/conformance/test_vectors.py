@@ -229,11 +229,12 @@ class FreesTheFullSideToo(SWAAllocator):
         self.free(slots)
 
 
-class LeavesPeersBehind(SWAAllocator):
-    """Frees full pages alone, where nothing waits for a group."""
+class LeavesWindowsBehind(SWAAllocator):
+    """Frees full pages alone, where no group is open."""
 
-    def _give(self, slots):
-        PagedAllocator._give(self, slots)
+    def _follow(self, pages, after):
+        if self.free_group is not None:
+            super()._follow(pages, after)
 
 
 class GivesTheHeadWindows(SWAAllocator):
@@ -256,11 +257,11 @@ class ForgetsOffsets(SWAAllocator):
 class LosesFullPages(SWAAllocator):
     """Takes full pages before it looks at the window side."""
 
-    def _take_tail(self, num_pages, num_windows, owner=0):
-        pages = self._free_list.take(num_pages, owner)
-        if pages is None or num_windows > self._windows.num_free:
+    def _take(self, num_pages, num_windows, owner):
+        pages = self._pool.take(num_pages, owner)
+        if pages is None or num_windows > self.pools["window"].num_free:
             return None
-        self.window_pages[pages[num_pages - num_windows :]] = self._windows.take(num_windows)
+        self.window_pages[pages[num_pages - num_windows :]] = self.pools["window"].take(num_windows)
         return pages
 
 
@@ -277,7 +278,7 @@ def test_sound_window_allocator_passes_the_sample_life():
         (LooksUpAtTheEnd, r"op 3 \(translate\): window slots \[-1, 2, 5\] instead of \[-1, 0, 5\]"),
         (FreesWindowsAtOnce, r"op 2 \(free_swa\): available is 4 instead of 2"),
         (FreesTheFullSideToo, r"op 5 \(group_end\): full_available is 8 instead of 6"),
-        (LeavesPeersBehind, r"op 10 \(free\): available is 2 instead of 4"),
+        (LeavesWindowsBehind, r"op 10 \(free\): available is 2 instead of 4"),
         (GivesTheHeadWindows, r"op 6 \(alloc_extend_swa_tail\): window slots"),
         (ForgetsOffsets, r"op 0 \(alloc\): slot 2 for 3: another offset"),
     ],
@@ -392,7 +393,7 @@ class DecodesOnTheDevice(HiSparseAllocator):
 
     def device_slots(self, slots):
         """By page alone."""
-        self._hot_lens[:] = self.page_size
+        self._hot.lens[:] = self.page_size
         return super().device_slots(slots)
 
 

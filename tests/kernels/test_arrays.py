@@ -11,7 +11,7 @@ INTEGER_DTYPES = ("int8", "uint8", "int16", "int32", "int64")
 
 
 def assert_ready(array, values):
-    """What every kernel takes, with these values in it."""
+    """Check that an array is as every kernel takes it, with these values."""
     assert array.dtype == np.int64
     assert array.ndim == 1
     assert array.flags.carray
@@ -45,7 +45,7 @@ def test_every_shape_arrives_flat(values):
 
 
 def test_read_only_and_unaligned_arrays_are_copied():
-    """An array that compiled code must not see as it is arrives as a copy of its own."""
+    """An array that compiled code cannot take arrives as a copy."""
     locked = np.arange(3)
     locked.flags.writeable = False
     shifted = np.frombuffer(b"\0" + np.arange(3).tobytes(), dtype=np.int64, offset=1)
@@ -71,8 +71,8 @@ def test_int64_is_shared():
 
 
 @pytest.mark.parametrize("empty", [[], (), np.empty(0), np.empty((0, 3)), torch.empty(0), torch.empty(0, dtype=bool)])
-def test_nothing_has_no_type(empty):
-    """An empty sequence is int64[0], whatever type it came with."""
+def test_an_empty_sequence_arrives_as_int64(empty):
+    """An empty sequence is int64[0], of whichever type it was."""
     assert_ready(to_host(empty), [])
 
 
@@ -92,8 +92,8 @@ def test_nothing_has_no_type(empty):
         torch.tensor([1.0], dtype=torch.bfloat16),
     ],
 )
-def test_what_is_no_integer_is_refused(values):
-    """Floats, masks, text and numbers beyond 64 bits are no slots."""
+def test_values_other_than_integers_are_refused(values):
+    """Floats, masks, text and numbers beyond 64 bits are not slots."""
     with pytest.raises(TypeError):
         to_host(values)
 

@@ -71,14 +71,14 @@ def mark_and_take(num_pages, data):
 @settings(max_examples=40)
 @given(data=st.data())
 def test_the_lowest_pages_come_first(num_pages, data):
-    """Whatever is marked and taken in turns, the lowest marked pages come out and every level stays true."""
+    """After any marks and takes in turn, the lowest marked pages come out and every level stays true."""
     mark_and_take(num_pages, data)
 
 
 @settings(max_examples=5)
 @given(data=st.data())
 def test_the_lowest_pages_of_a_large_pool_come_first(data):
-    """The same with four levels; few examples, since every comparison reads all words."""
+    """The same holds with four levels; few examples, since every comparison reads all words."""
     mark_and_take(FOUR_LEVELS, data)
 
 

@@ -37,13 +37,13 @@ def test_a_plan_says_where_every_new_slot_lies(rows, page_size):
 
 
 def test_a_plan_names_the_first_bad_row():
-    """A length below nothing or one that shrinks, whatever comes behind it."""
+    """The first row of a negative length, or that shrinks, is named; later ones do not matter."""
     assert plan([0, -1, -2], [3, 2, 2], 4)[0] == (1, 0, 0)
     assert plan([0, 5, -1], [3, 4, 2], 4)[0] == (1, 0, 0)
 
 
 def test_pages_are_counted_up_to_one_too_many():
-    """No lengths are long enough to come round to a number that fits."""
+    """No sum of lengths overflows to a number that fits."""
     top = 2**63 - 1
     for seq in ([2**62] * 4, [top] * 3, [5, top, 0]):
         assert plan([0] * len(seq), seq, 1, num_free=7)[0][2] == 8
@@ -64,7 +64,7 @@ def test_rows_open_a_page_where_their_new_token_begins_one(seq, page_size):
 
 @given(st.lists(st.integers(-9, 90), max_size=40), st.integers(1, 5), st.sampled_from([torch.int32, torch.int64]))
 def test_pages_stand_in_the_order_first_seen(slots, page_size, dtype):
-    """Each page once, where its first slot stands; what is no page of the pool stays; the marks are clean again."""
+    """Each page once, where its first slot stands; an id outside the pool stays; the marks are clean again."""
     marks = torch.full((22,), device_ops.FAR, dtype=torch.int32)
     pages, count = device_ops.first_seen(torch.tensor(slots, dtype=dtype), page_size, marks)
     expected = []

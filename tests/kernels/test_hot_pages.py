@@ -1,4 +1,4 @@
-"""Kernels of the device side against plain Python, token by token."""
+"""Kernels of the hot side against plain Python, token by token."""
 
 import numpy as np
 from hypothesis import given
@@ -18,8 +18,8 @@ def pools(draw):
     """A mapping, its lengths, and rows that grow: soundly, in pages of their own."""
     ratio = draw(st.integers(1, 4))
     page_size = ratio * draw(st.integers(1, 3))
-    owned = draw(st.permutations(range(1, NUM_PAGES + 3)))[:NUM_PAGES]
-    device_pages = [0, *(page * draw(st.booleans()) for page in owned), -1]
+    linked = draw(st.permutations(range(1, NUM_PAGES + 3)))[:NUM_PAGES]
+    device_pages = [0, *(page * draw(st.booleans()) for page in linked), -1]
     lens = [draw(st.integers(1, page_size // ratio)) for _ in device_pages]
     rows, fresh_pages = [], iter(range(NUM_PAGES + 1, 99))
     for page in draw(st.lists(st.integers(1, NUM_PAGES), unique=True)):
@@ -37,7 +37,7 @@ def pools(draw):
 
 
 @given(pools())
-def test_rows_that_grow_get_the_device_pages_that_they_need(case):
+def test_growing_rows_get_the_device_pages_that_they_need(case):
     """One for every page in which a block ends and that has none; a row behind a gap is named; lengths follow."""
     page_size, ratio, device_pages, lens, rows = case
     mapping, lengths = int64(device_pages), int64(lens)
@@ -46,20 +46,20 @@ def test_rows_that_grow_get_the_device_pages_that_they_need(case):
     assert mapping.tolist() == device_pages
 
     there = dict(enumerate(lens))
-    owned = {page: device for page, device in enumerate(device_pages) if device > 0}
+    linked = {page: device for page, device in enumerate(device_pages) if device > 0}
     fresh = list(range(50, 99))
     for at, (prefix, seq, last, slots) in enumerate(rows):
         own = last // page_size
         if seq // ratio > prefix // ratio and prefix % page_size:
-            held = there[own] if own in owned else 0
+            held = there[own] if own in linked else 0
             if held < prefix % page_size // ratio:
                 assert (row, needed) == (at, 0)
                 return
         for position, slot in enumerate(slots, prefix):
             if (position + 1) % ratio == 0:
                 page = slot // page_size
-                if page not in owned:
-                    owned[page], there[page] = fresh.pop(0), 0
+                if page not in linked:
+                    linked[page], there[page] = fresh.pop(0), 0
                 there[page] = max(there[page], slot % page_size // ratio + 1)
     assert (row, needed) == (-1, 49 - len(fresh))
 
@@ -67,10 +67,10 @@ def test_rows_that_grow_get_the_device_pages_that_they_need(case):
     slots = int64([slot for row in rows for slot in row[3]])
     new = int64(range(50, 50 + needed))
     hot_pages.warm_rows(mapping, lengths, holders, *columns[:2], slots, new, page_size, ratio)
-    assert {page: device for page, device in enumerate(mapping.tolist()) if device > 0} == owned
-    assert [lengths[page] for page in owned] == [there[page] for page in owned]
-    assert {page: holders[owned[page]] for page in owned if owned[page] >= 50} == {
-        page: page for page in owned if owned[page] >= 50
+    assert {page: device for page, device in enumerate(mapping.tolist()) if device > 0} == linked
+    assert [lengths[page] for page in linked] == [there[page] for page in linked]
+    assert {page: holders[linked[page]] for page in linked if linked[page] >= 50} == {
+        page: page for page in linked if linked[page] >= 50
     }
 
 

@@ -30,7 +30,7 @@ LENGTHS = st.lists(st.integers(0, WIDTH), min_size=NUM_ROWS + 1, max_size=NUM_RO
 
 @given(LIVE_ROWS, LENGTHS, ROW_IDS, st.integers(1, 4))
 def test_count_opening_names_the_first_bad_row(live, lengths, which, page_size):
-    """Rows at a page boundary are counted; the first that is in, full, foreign or named before is a fault."""
+    """Rows at a page boundary are counted; the first that is not out, full, foreign or named before is a fault."""
     state = states(live)
     before = state.copy()
     found = rows.count_opening(state, WIDTH, int64(lengths), int64(which), page_size)

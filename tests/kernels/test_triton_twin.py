@@ -32,24 +32,24 @@ def run_on_triton(script, *arguments, **settings):
 
 
 def compare(num_rounds, **settings):
-    """Hold Triton's kernels against torch's."""
+    """Compare Triton's kernels with torch's."""
     assert run_on_triton("triton_twin.py", str(num_rounds), **settings).endswith("equal\n")
 
 
-def test_triton_says_what_torch_says():
-    """Every kernel gives the torch answer, and an allocator on them the host's, in Triton's interpreter."""
+def test_triton_gives_the_answers_of_torch():
+    """In Triton's interpreter every kernel gives torch's answer, and an allocator on them the host's."""
     compare(2, TRITON_INTERPRET="1")
 
 
 @pytest.mark.soak
-def test_triton_says_what_torch_says_for_long():
-    """The same, many times over."""
+def test_triton_gives_the_answers_of_torch_for_long():
+    """The same holds over many rounds."""
     compare(100, TRITON_INTERPRET="1")
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no GPU here")
-def test_triton_says_what_torch_says_on_a_gpu():
-    """The same for compiled kernels."""
+def test_triton_gives_the_answers_of_torch_on_a_gpu():
+    """The same holds for compiled kernels."""
     compare(30, TRITON_INTERPRET="0")
 
 
@@ -62,7 +62,7 @@ def test_every_kernel_compiles_for_a_gpu(index, tmp_path):
 
 
 def test_triton_is_for_cuda_only():
-    """A CPU and devices of other makers get plain torch, whatever is installed."""
+    """A CPU and devices of other makers get plain torch, also where Triton is installed."""
     for device in ("cpu", "meta", "xpu"):
         assert device_dispatch.ops_for(torch.device(device)) is device_ops
 

@@ -23,11 +23,11 @@ def room(length):
 
 @st.composite
 def mappings(draw):
-    """Page states and peers: distinct, for some of the live pages."""
+    """Page states, and distinct window pages linked to some of the live pages."""
     kinds = draw(st.lists(st.sampled_from([LIVE, LIVE, LIVE, FREE, PARKED]), min_size=NUM_PAGES, max_size=NUM_PAGES))
-    peers = draw(st.permutations(range(1, NUM_PAGES + 3)))
+    linked = draw(st.permutations(range(1, NUM_PAGES + 3)))
     bare = draw(st.sets(st.integers(0, NUM_PAGES - 1)))
-    held = [peers[i] if kind == LIVE and i not in bare else 0 for i, kind in enumerate(kinds)]
+    held = [linked[i] if kind == LIVE and i not in bare else 0 for i, kind in enumerate(kinds)]
     return np.array([PADDING, *kinds], dtype=np.uint8), int64([0, *held, -1])
 
 
@@ -42,21 +42,21 @@ def slot_in(draw, page, page_size):
 
 
 @given(mappings(), st.permutations(range(1, NUM_PAGES + 1)), st.data())
-def test_map_pages_pairs_the_last_ones(mapping, pages, data):
-    """Pages from `start` on get the peers in order; no other entry moves."""
+def test_map_pages_links_the_last_ones(mapping, pages, data):
+    """Pages from `start` on get the window pages in order; no other entry changes."""
     _, window_pages = mapping
     start = data.draw(st.integers(0, NUM_PAGES))
-    peers = list(range(20, 20 + NUM_PAGES - start))
+    linked = list(range(20, 20 + NUM_PAGES - start))
     expected = window_pages.tolist()
-    for page, peer in zip(pages[start:], peers, strict=True):
-        expected[page] = peer
-    windows.map_pages(window_pages, int64(pages), int64(peers), start)
+    for page, window in zip(pages[start:], linked, strict=True):
+        expected[page] = window
+    windows.map_pages(window_pages, int64(pages), int64(linked), start)
     assert window_pages.tolist() == expected
 
 
 @given(mappings(), any_pages())
-def test_unmap_pages_takes_each_peer_once_or_names_a_page(mapping, pages):
-    """Peers come out in order, each once, and their entries are zero; a page outside the pool stops it all."""
+def test_unmap_pages_takes_each_window_page_once_or_names_a_page(mapping, pages):
+    """Window pages come out in order, each once, and leave zeros; a page outside the pool refuses the call."""
     _, window_pages = mapping
     before = window_pages.tolist()
     out = room(len(pages))
@@ -67,10 +67,10 @@ def test_unmap_pages_takes_each_peer_once_or_names_a_page(mapping, pages):
         assert window_pages.tolist() == before
         assert out.tolist() == [-7] * len(pages)
         return
-    peers = [before[page] for page in dict.fromkeys(pages) if before[page]]
-    assert result == (len(peers), -1)
-    assert out.tolist() == peers + [-7] * (len(pages) - len(peers))
-    assert window_pages.tolist() == [0 if at in pages else peer for at, peer in enumerate(before)]
+    linked = [before[page] for page in dict.fromkeys(pages) if before[page]]
+    assert result == (len(linked), -1)
+    assert out.tolist() == linked + [-7] * (len(pages) - len(linked))
+    assert window_pages.tolist() == [0 if at in pages else window for at, window in enumerate(before)]
 
 
 @given(PAGE_SIZES, any_pages(edges=False), st.data())
@@ -106,7 +106,7 @@ def test_pages_of_segment_wants_consecutive_slots(page_size, pages, data):
 
 @given(mappings(), PAGE_SIZES, any_pages(edges=False), st.data())
 def test_window_slots_keeps_offsets(mapping, page_size, pages, data):
-    """A slot's peer lies at its offset, 0 is none, -1 stays; an id outside the pool is named."""
+    """A window slot has the offset of its slot, 0 is none, -1 stays; an id outside the pool is named."""
     _, window_pages = mapping
     slots = [slot_in(data.draw, page, page_size) for page in pages]
     slots += data.draw(st.lists(st.one_of(st.just(-1), st.integers(0, page_size - 1)), max_size=2))
@@ -118,13 +118,13 @@ def test_window_slots_keeps_offsets(mapping, page_size, pages, data):
     assert bad == (foreign.index(True) if any(foreign) else -1)
     for slot, found in list(zip(slots, out.tolist(), strict=True))[: bad if bad >= 0 else None]:
         page, offset = divmod(slot, page_size)
-        peer = window_pages[page] if slot >= 0 else 0
-        assert found == (-1 if slot < 0 else peer * page_size + offset if peer else 0)
+        window = window_pages[page] if slot >= 0 else 0
+        assert found == (-1 if slot < 0 else window * page_size + offset if window else 0)
 
 
 @given(mappings(), PAGE_SIZES, st.data())
 def test_bare_rows_and_slots_are_found(mapping, page_size, data):
-    """The first row that grows inside a page without a peer is named; rows that stay or open a page do not count."""
+    """The first row that grows in a page without a window page is named; rows that stay or open a page do not count."""
     _, window_pages = mapping
     prefix, seq, last, slots = [], [], [], []
     for page in data.draw(st.lists(st.integers(1, NUM_PAGES))):
@@ -157,7 +157,7 @@ def move_fault(state, held, moves, src, dst, page_size):
 
 @st.composite
 def move_cases(draw):
-    """Pairs of slots: for the most part of pages with and without peers, some pages several times, at most one odd."""
+    """Pairs of slots, most of pages with and without window pages, some pages several times, at most one odd."""
     state, window_pages = draw(mappings())
     page_size = draw(PAGE_SIZES)
     givers = draw(st.permutations(np.flatnonzero(window_pages[:-1]).tolist()))
@@ -180,13 +180,13 @@ def move_cases(draw):
 
 
 @given(move_cases())
-def test_move_peers_moves_all_or_names_a_pair(case):
-    """Peers go to the pages they are paired with and leave nothing behind; with one bad pair none does."""
+def test_move_windows_moves_all_or_names_a_pair(case):
+    """Window pages go to the pages that they are paired with and leave nothing behind; with one bad pair none moves."""
     state, window_pages, page_size, pairs = case
     before = window_pages.tolist()
     states = state.tolist()
     src, dst = int64([pair[0] for pair in pairs]), int64([pair[1] for pair in pairs])
-    result = windows.move_peers(state, window_pages, src, dst, page_size, room(3 * len(pairs)))
+    result = windows.move_windows(state, window_pages, src, dst, page_size, room(3 * len(pairs)))
     assert state.tolist() == states
     moves = {}
     for at, (one, other) in enumerate(pairs):
@@ -217,12 +217,12 @@ def test_move_peers_moves_all_or_names_a_pair(case):
         (2, 2, windows.MOVE_DST_TAKEN),
     ],
 )
-def test_move_peers_tells_faults_apart(src, dst, fault):
-    """Pages of two: 1 and 2 have peers, 3 has lost its own, 4 is parked; one pair is good, the other is refused."""
+def test_move_windows_tells_faults_apart(src, dst, fault):
+    """Pages of two: 1 and 2 have window pages, 3 has lost its own, 4 is parked; of two pairs one is refused."""
     state = np.array([PADDING, LIVE, LIVE, LIVE, PARKED], dtype=np.uint8)
     window_pages = int64([0, 7, 8, 0, 0, -1])
     good = (4, 6) if fault == windows.MOVE_OFFSET else (src, dst)
     pairs = [good, (src, dst)]
-    found = windows.move_peers(state, window_pages, *(int64(side) for side in zip(*pairs, strict=True)), 2, room(6))
+    found = windows.move_windows(state, window_pages, *(int64(side) for side in zip(*pairs, strict=True)), 2, room(6))
     assert found == (fault, pairs.index((src, dst)))
     assert window_pages.tolist() == [0, 7, 8, 0, 0, -1]

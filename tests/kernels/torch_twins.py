@@ -1,4 +1,4 @@
-"""The torch twin of every kernel of `host` and `bitmap`: whole tensors in place of loops, on any device.
+"""The torch twins of the kernels of `host`, `growing_rows` and `bitmap`: whole tensors in place of loops, any device.
 
 Names, arguments and results are those of the kernels, with tensors of the same dtypes in place of arrays (the words of
 a bitmap as int64, since torch does not shift uint64). A call that is refused changes no state; as with the kernels,
@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import torch
 
+from kvstead.kernels.growing_rows import Verdict
 from kvstead.kernels.host import (
     FAULT_FOREIGN,
     FAULT_LENGTHS,
@@ -17,12 +18,17 @@ from kvstead.kernels.host import (
     FAULT_NOT_LIVE,
     FAULT_OFFSET,
     FAULT_SHARED,
+    FREE,
     LIVE,
     PADDING,
-    Verdict,
 )
 
 # Pages and states
+
+
+def write_ring(ring: torch.Tensor, start: int, pages: torch.Tensor) -> None:
+    """Twin of `host.write_ring`."""
+    ring[(_count_up(pages) + start) % ring.numel()] = pages
 
 
 def move(state: torch.Tensor, pages: torch.Tensor, before: int, after: int, ring: torch.Tensor, start: int) -> int:
@@ -30,7 +36,7 @@ def move(state: torch.Tensor, pages: torch.Tensor, before: int, after: int, ring
     bad = _first(~_in_state(state, pages, before) | _seen_before(pages))
     if bad < 0 and pages.numel():
         state[pages] = after
-        ring[(_count_up(pages) + start) % ring.numel()] = pages
+        write_ring(ring, start, pages)
     return bad
 
 
@@ -67,6 +73,21 @@ def move_slots(
     return distinct.numel(), -1
 
 
+def free_slots(
+    state: torch.Tensor,
+    slots: torch.Tensor,
+    page_size: int,
+    out: torch.Tensor,
+    ring: torch.Tensor,
+    at: int,
+    shift: int,
+) -> tuple[int, int]:
+    """Twin of `host.free_slots`. O(k log k)."""
+    count, bad = move_slots(state, slots, page_size, FREE, out)
+    write_ring(ring, at - shift * count, out[:count])
+    return count, bad
+
+
 def move_segment(
     state: torch.Tensor, slots: torch.Tensor, page_size: int, after: int, ring: torch.Tensor, start: int
 ) -> tuple[int, int]:
@@ -93,7 +114,7 @@ def expand_pages(pages: torch.Tensor, page_size: int, out: torch.Tensor) -> None
 
 
 def claim_last_page(state: torch.Tensor, prefix: torch.Tensor, last: torch.Tensor, page_size: int) -> torch.Tensor:
-    """Twin of `host.claim_last_page` for a batch: the fault of every row, int64[rows], if all before it have none.
+    """Twin of `growing_rows.claim_last_page` for a batch: every row's fault, int64[rows], if all before it have none.
 
     The states stay as they are; a page is claimed by the first row of the batch that grows in it.
     """
@@ -112,7 +133,7 @@ def claim_last_page(state: torch.Tensor, prefix: torch.Tensor, last: torch.Tenso
 def extend_demand(
     state: torch.Tensor, prefix_lens: torch.Tensor, seq_lens: torch.Tensor, last_locs: torch.Tensor, page_size: int
 ) -> Verdict:
-    """Twin of `host.extend_demand`; with a fault the counts are 0."""
+    """Twin of `growing_rows.extend_demand`; with a fault the counts are 0."""
     faults = torch.where((prefix_lens < 0) | (seq_lens < prefix_lens), FAULT_LENGTHS, FAULT_NONE)
     grows = (seq_lens > prefix_lens) & (prefix_lens >= 0)
     faults[grows] = claim_last_page(state, prefix_lens[grows], last_locs[grows], page_size)
@@ -131,7 +152,7 @@ def extend_slots(
     pages: torch.Tensor,
     out: torch.Tensor,
 ) -> None:
-    """Twin of `host.extend_slots`: every new position of every row at once."""
+    """Twin of `growing_rows.extend_slots`: every new position of every row at once."""
     lengths = seq_lens - prefix_lens
     new_pages = _new_pages(prefix_lens, seq_lens, page_size)
     row = torch.repeat_interleave(_count_up(lengths), lengths)
@@ -147,14 +168,14 @@ def extend_slots(
 def decode_slots(
     state: torch.Tensor, seq_lens: torch.Tensor, last_locs: torch.Tensor, page_size: int, out: torch.Tensor
 ) -> Verdict:
-    """Twin of `host.decode_slots`; with a fault the counts are 0."""
+    """Twin of `growing_rows.decode_slots`; with a fault the counts are 0."""
     verdict = extend_demand(state, seq_lens - 1, seq_lens, last_locs, page_size)
     out[:] = torch.where((seq_lens - 1) % page_size == 0, -1, last_locs + 1)
     return verdict
 
 
 def open_pages(pages: torch.Tensor, page_size: int, out: torch.Tensor) -> None:
-    """Twin of `host.open_pages`."""
+    """Twin of `growing_rows.open_pages`."""
     opening = (out < 0).nonzero()[:, 0]
     out[opening] = pages[: opening.numel()] * page_size
 
@@ -167,7 +188,7 @@ def tag_rows(
     pages: torch.Tensor,
     tags: torch.Tensor,
 ) -> None:
-    """Twin of `host.tag_rows`."""
+    """Twin of `growing_rows.tag_rows`."""
     of_page = torch.repeat_interleave(tags, _new_pages(prefix_lens, seq_lens, page_size))
     owner[pages[: of_page.numel()]] = of_page
 

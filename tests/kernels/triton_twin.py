@@ -35,7 +35,7 @@ def compare_growth(rnd, page_size, dtype):
     last = torch.tensor(last, dtype=dtype, device=DEVICE)
     pages = torch.randperm(num_pages + 3).to(DEVICE, dtype)
     rows = torch.from_numpy(plan).to(DEVICE, dtype)
-    apart = torch.stack((last, last + 7), dim=1)[:, 0]  # as a column of somebody's table
+    apart = torch.stack((last, last + 7), dim=1)[:, 0]  # as a column of a wider table
     for places in (last, apart):
         same("extend_slots", rows, places, pages[:num_pages], page_size, int(num_slots))
     opening = np.empty(seq.size, dtype=np.int64)

@@ -14,10 +14,10 @@ class FreeListModel:
         self.clear()
 
     def clear(self):
-        """All free, ascending."""
+        """All pages are free, ascending."""
         self.free = list(range(1, self.num_pages + 1))
         self.live = {}  # page -> owner
-        self.parked = {}  # page -> owner at the time
+        self.parked = set()
 
     def take(self, num_pages, owner):
         """The next pages, or None."""
@@ -27,32 +27,27 @@ class FreeListModel:
         self.live |= dict.fromkeys(pages, owner)
         return pages
 
-    def give(self, pages):
-        """Live pages become free."""
+    def leave(self, pages, after):
+        """Live pages become free or parked."""
         for page in pages:
             del self.live[page]
-        self._list(pages)
+        if after == PARKED:
+            self.parked |= set(pages)
+        else:
+            self._queue(pages)
 
-    def park(self, pages):
-        """Live pages become parked."""
-        self.parked |= {page: self.live.pop(page) for page in pages}
-
-    def unpark(self, pages):
-        """Parked pages become free."""
-        for page in pages:
-            del self.parked[page]
-        self._list(pages)
-
-    def restore(self, pages):
-        """Parked pages become live."""
-        self.live |= {page: self.parked.pop(page) for page in pages}
+    def unpark(self, parked):
+        """Parked pages become free, call by call."""
+        for pages in parked:
+            self.parked -= set(pages)
+            self._queue(pages)
 
     def states(self):
         """The state of every page, page 0 first."""
         where = dict.fromkeys(self.live, LIVE) | dict.fromkeys(self.parked, PARKED) | dict.fromkeys(self.free, FREE)
         return [PADDING, *(where[page] for page in range(1, self.num_pages + 1))]
 
-    def _list(self, pages):
+    def _queue(self, pages):
         if self.order == "lifo":
             self.free = [*pages, *self.free]
         elif self.order == "fifo":

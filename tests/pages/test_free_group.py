@@ -5,11 +5,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kvstead.errors import FreeGroupError
+from kvstead.kernels.host import PARKED
 from kvstead.pages import FreeList, Release, free_group
 
 
 def test_begin_opens_an_empty_list():
-    """No group is None; an open one is a list of its own, and the list is the whole state."""
+    """No group is None; an open one is a new list, and the list is the whole state."""
     group = free_group.begin(None)
     assert group == []
     assert free_group.begin(None) is not group
@@ -21,7 +22,7 @@ def test_a_nested_begin_keeps_what_is_parked(num_releases):
     pool = FreeList(4)
     pool.take(4)
     group = free_group.begin(None)
-    group.extend(Release(pool, pool.park(np.array([page]))) for page in range(1, num_releases + 1))
+    group.extend(Release(pool, pool.leave(np.array([page]), PARKED)) for page in range(1, num_releases + 1))
     kept = list(group)
     with pytest.raises(FreeGroupError, match=f"holds {num_releases} releases.*do not nest"):
         free_group.begin(group)
@@ -30,14 +31,14 @@ def test_a_nested_begin_keeps_what_is_parked(num_releases):
     assert pool.num_free == num_releases
 
 
-def test_a_stray_end_is_nothing():
-    """Ending no group and ending an empty one both do nothing."""
+def test_the_end_of_an_empty_group_changes_nothing():
+    """Nothing happens where no group is open, or an empty one."""
     free_group.end(None)
     free_group.end([])
 
 
 @given(st.sampled_from(ORDERS), st.data())
-def test_grouped_frees_end_where_ungrouped_ones_do(order, data):
+def test_grouped_frees_leave_the_lists_as_ungrouped_ones_do(order, data):
     """Any calls on two pools, parked together and ended once, leave the lists as if each had taken effect at once."""
     grouped = [FreeList(8, order), FreeList(5, order)]
     at_once = [FreeList(8, order), FreeList(5, order)]
@@ -47,8 +48,8 @@ def test_grouped_frees_end_where_ungrouped_ones_do(order, data):
         which = data.draw(st.integers(0, 1))
         pages = data.draw(st.permutations(live[which]))[: data.draw(st.integers(0, 3))]
         live[which] = [page for page in live[which] if page not in pages]
-        group.append(Release(grouped[which], grouped[which].park(np.array(pages, dtype=np.int64))))
-        at_once[which].give(np.array(pages, dtype=np.int64))
+        group.append(Release(grouped[which], grouped[which].leave(np.array(pages, dtype=np.int64), PARKED)))
+        at_once[which].leave(np.array(pages, dtype=np.int64))
     assert [pool.num_free for pool in grouped] == [0, 0]
     assert [pool.num_parked for pool in grouped] == [pool.num_free for pool in at_once]
     free_group.end(group)

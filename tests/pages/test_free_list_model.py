@@ -8,8 +8,10 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from kvstead.errors import DoubleFree, ForeignPage, InvalidSize, MisalignedSegment
+from kvstead.kernels.host import FREE, PARKED
 from kvstead.pages import FreeList
 
+AFTER = st.sampled_from([FREE, PARKED])
 PAGE_SIZES = st.sampled_from([1, 2, 3, 4, 16])
 TAGS = st.one_of(st.integers(0, 3), st.sampled_from([-(2**31), 2**31 - 1]))
 EDGES = st.sampled_from([-(2**63), -1, 0, 2**63 - 1])
@@ -20,7 +22,7 @@ def ints(values):
 
 
 class FreeListMachine(RuleBasedStateMachine):
-    """A free list and its model do the same calls; after each, all books agree."""
+    """A free list and its model do the same calls and agree after each."""
 
     @initialize(
         order=st.sampled_from(ORDERS),
@@ -31,7 +33,7 @@ class FreeListMachine(RuleBasedStateMachine):
         """One of the orders; pools of no page, of few, and of several bitmap levels; up to all of it taken."""
         self.real = FreeList(num_pages, order)
         self.model = FreeListModel(num_pages, order)
-        self.parks = []  # (what `park` returned, the pages)
+        self.parks = []  # (what `leave` returned, the pages)
         self.real.take(num_pages - num_pages * share // 4)
         self.model.take(num_pages - num_pages * share // 4, 0)
 
@@ -39,7 +41,7 @@ class FreeListMachine(RuleBasedStateMachine):
         """Some live pages, in any order; one at least."""
         return data.draw(st.lists(st.sampled_from(list(self.model.live)), unique=True, min_size=1, max_size=8))
 
-    def books(self):
+    def snapshot(self):
         """Everything that a refused call must leave as it is."""
         table = self.real.table
         counts = (table.num_free, table.num_live, table.num_parked)
@@ -48,10 +50,10 @@ class FreeListMachine(RuleBasedStateMachine):
 
     def refused(self, error, words, call):
         """The call raises the error, names what it is about and changes nothing."""
-        before = self.books()
+        before = self.snapshot()
         with pytest.raises(error, match=words):
             call()
-        assert self.books() == before
+        assert self.snapshot() == before
 
     @rule(data=st.data(), owner=TAGS)
     def take(self, data, owner):
@@ -78,10 +80,11 @@ class FreeListMachine(RuleBasedStateMachine):
     @precondition(lambda self: self.model.live)
     @rule(data=st.data())
     def give(self, data):
-        """Live pages go back; the array may be overwritten at once."""
+        """Live pages go back, under either name of the call; the array may be overwritten at once."""
         pages = ints(self.some_live(data))
-        self.model.give(pages.tolist())
-        self.real.give(pages)
+        self.model.leave(pages.tolist(), FREE)
+        left = data.draw(st.sampled_from([self.real.give, self.real.leave]))(pages)
+        assert left.tolist() == pages.tolist()
         pages[:] = 0
 
     @precondition(lambda self: self.model.live)
@@ -89,58 +92,49 @@ class FreeListMachine(RuleBasedStateMachine):
     def give_everything(self, data):
         """All live pages go back at once, around the ring."""
         pages = list(self.model.live)[:: data.draw(st.sampled_from([1, -1]))]
-        self.model.give(pages)
-        self.real.give(ints(pages))
+        self.model.leave(pages, FREE)
+        self.real.leave(ints(pages))
 
     @precondition(lambda self: self.model.live)
     @rule(data=st.data())
     def park(self, data):
-        """Live pages wait; what comes back is a copy."""
+        """Live pages wait; a copy of their ids comes back."""
         given = ints(self.some_live(data))
         pages = given.tolist()
-        park = self.real.park(given)
+        park = self.real.leave(given, PARKED)
         given[:] = 0
-        self.note_park(park, pages)
+        self.note_left(park, pages, PARKED)
 
     @precondition(lambda self: self.model.live)
-    @rule(data=st.data(), page_size=PAGE_SIZES, parks=st.booleans(), whole=st.booleans())
-    def leave_slots(self, data, page_size, parks, whole):
-        """Any slots of pages, or all of them in order, give or park each page once, in the order first seen."""
+    @rule(data=st.data(), page_size=PAGE_SIZES, after=AFTER, whole=st.booleans())
+    def leave_slots(self, data, page_size, after, whole):
+        """Any slots of pages, or all of them in order, free or park each page once, in the order first seen."""
         pages = self.some_live(data)
+        seen = pages if page_size == 1 else [*pages, *pages[:2]]  # a slot that is a page may be named once
         offsets = st.integers(0, page_size - 1)
-        slots = [page * page_size + data.draw(offsets) for page in [*pages, *pages[:2]]]
+        slots = [page * page_size + data.draw(offsets) for page in seen]
         if whole:
-            slots = [page * page_size + offset for page in [*pages, *pages[:2]] for offset in range(page_size)]
-        if parks:
-            self.note_park(self.real.park_slots(ints(slots), page_size), pages)
-        else:
-            assert self.real.give_slots(ints(slots), page_size).tolist() == pages
-            self.model.give(pages)
+            slots = [page * page_size + offset for page in seen for offset in range(page_size)]
+        self.note_left(self.real.leave_slots(ints(slots), page_size, after), pages, after)
 
     @precondition(lambda self: self.model.live)
-    @rule(data=st.data(), page_size=PAGE_SIZES, parks=st.booleans())
-    def leave_segment(self, data, page_size, parks):
-        """A segment gives or parks its pages, the last one as a whole even when it is partial."""
+    @rule(data=st.data(), page_size=PAGE_SIZES, after=AFTER)
+    def leave_segment(self, data, page_size, after):
+        """A segment frees or parks its pages, the last one as a whole even when it is partial."""
         pages = self.some_live(data)
         slots = [page * page_size + offset for page in pages for offset in range(page_size)]
         slots = ints(slots[: len(slots) - data.draw(st.integers(0, page_size - 1))])
-        if parks:
-            self.note_park(self.real.park_segment(slots, page_size), pages)
-        else:
-            assert self.real.give_segment(slots, page_size).tolist() == pages
-            self.model.give(pages)
+        self.note_left(self.real.leave_segment(slots, page_size, after), pages, after)
 
     @precondition(lambda self: self.parks)
-    @rule(data=st.data(), restores=st.booleans())
-    def end_park(self, data, restores):
-        """Parks come free or live again in any order."""
-        park, pages = self.parks.pop(data.draw(st.integers(0, len(self.parks) - 1)))
-        if restores:
-            self.real.restore(park)
-            self.model.restore(pages)
-        else:
-            self.real.unpark(park)
-            self.model.unpark(pages)
+    @rule(data=st.data())
+    def unpark(self, data):
+        """Parked pages come free in any order, of one call or of several at once, in the order named."""
+        chosen = [self.parks.pop(data.draw(st.integers(0, len(self.parks) - 1)))]
+        while self.parks and data.draw(st.booleans()):
+            chosen.append(self.parks.pop(data.draw(st.integers(0, len(self.parks) - 1))))
+        self.real.unpark(park for park, _ in chosen)
+        self.model.unpark(pages for _, pages in chosen)
 
     @rule(data=st.data(), page_size=PAGE_SIZES)
     def leave_badly(self, data, page_size):
@@ -154,52 +148,53 @@ class FreeListMachine(RuleBasedStateMachine):
             pages += pages  # more pages than are live
         error = DoubleFree if 1 <= wrong <= self.model.num_pages else ForeignPage
         words = f"page {wrong} "
-        self.refused(error, words, lambda: self.real.give(ints(pages)))
-        self.refused(error, words, lambda: self.real.park(ints(pages)))
+        for after in (FREE, PARKED):
+            self.refused(error, words, lambda after=after: self.real.leave(ints(pages), after))
         if abs(wrong) > 2**40:
             return
         slots = ints([page * page_size + offset for page in pages for offset in range(page_size)])
-        self.refused(error, words, lambda: self.real.give_segment(slots, page_size))
-        self.refused(error, words, lambda: self.real.park_segment(slots, page_size))
-        if wrong not in good:
-            self.refused(error, words, lambda: self.real.park_slots(slots, page_size))
-            self.refused(error, words, lambda: self.real.give_slots(slots, page_size))
+        for after in (FREE, PARKED):
+            self.refused(error, words, lambda after=after: self.real.leave_segment(slots, page_size, after))
+            if wrong not in good or page_size == 1:
+                self.refused(error, words, lambda after=after: self.real.leave_slots(slots, page_size, after))
 
     @precondition(lambda self: self.model.live)
     @rule(data=st.data(), page_size=st.sampled_from([2, 3, 4, 16]))
     def leave_torn(self, data, page_size):
-        """A segment with one slot moved is refused, whatever page it is in."""
+        """A segment with one slot moved is refused, in whichever page it is."""
         pages = self.some_live(data)
         slots = ints([page * page_size + offset for page in pages for offset in range(page_size)])
         at = data.draw(st.integers(0, slots.size - 1))
         slots[at] += data.draw(st.sampled_from([-page_size, -1, 1, page_size]))
         words = f"from entry {at // page_size * page_size} "
-        self.refused(MisalignedSegment, words, lambda: self.real.give_segment(slots, page_size))
-        self.refused(MisalignedSegment, words, lambda: self.real.park_segment(slots, page_size))
+        for after in (FREE, PARKED):
+            self.refused(MisalignedSegment, words, lambda after=after: self.real.leave_segment(slots, page_size, after))
 
     @precondition(lambda self: len(self.parks) > 1)
     @rule()
     def clear(self):
-        """All pages are free again, ascending, whoever held them; seldom, since little is left to see after that."""
+        """All pages are free again, ascending; seldom, since a cleared list has little to show."""
         self.model.clear()
         self.real.clear()
         self.parks = []
 
-    def note_park(self, park, pages):
-        """The model parks them too."""
-        assert park.tolist() == pages
-        self.model.park(pages)
-        self.parks.append((park, pages))
+    def note_left(self, left, pages, after):
+        """The ids that came back are the pages that leave; the model does the same."""
+        assert left.tolist() == pages
+        self.model.leave(pages, after)
+        if after == PARKED:
+            self.parks.append((left, pages))
 
     @invariant()
-    def books_agree(self):
+    def agrees(self):
         """States, order, counts, tags and parked ids are the model's, and the audit finds nothing."""
         if not hasattr(self, "real"):
             return
         real, model = self.real, self.model
         assert real.table.state.tolist() == model.states()
         assert real.contents().tolist() == model.free
-        assert (real.num_free, real.num_parked) == (len(model.free), len(model.parked))
+        assert (real.num_free, real.capacity()) == (len(model.free), len(model.free))
+        assert (real.num_live, real.num_parked) == (len(model.live), len(model.parked))
         assert real.table.owners() == Counter(model.live.values())
         assert all(park.tolist() == pages for park, pages in self.parks)
         real.audit()

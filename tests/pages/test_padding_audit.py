@@ -8,8 +8,8 @@ from kvstead.pages import FreeList, PageTable
 
 
 @given(st.integers(1, 20), st.data())
-def test_padding_that_moved_is_found_though_the_counts_are_right(num_pages, data):
-    """One padding page in all is not enough: it is page 0, or the table's own audit and the list's speak up."""
+def test_audit_wants_the_padding_at_page_zero(num_pages, data):
+    """One padding page in all is not enough: it has to be page 0, for the table's own audit and for the list's."""
     page = data.draw(st.integers(1, num_pages))
     pool = FreeList(num_pages)
     for table in (PageTable(num_pages), pool.table):

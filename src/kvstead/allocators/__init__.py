@@ -1,22 +1,29 @@
-"""The public allocators: who gets which slots, and when they come back."""
+"""The public allocators: they hand out slots for tokens and take them back."""
 
-from kvstead.allocators.base import Allocator
+from kvstead.allocators.allocator import Allocator
 from kvstead.allocators.device import DevicePagedAllocator, DeviceTokenAllocator
 from kvstead.allocators.device_hisparse import DeviceHiSparseAllocator
 from kvstead.allocators.device_split_swa import DeviceSplitSWAAllocator
 from kvstead.allocators.device_swa import DeviceSWAAllocator
 from kvstead.allocators.hisparse import CompressedHiSparseAllocator, HiSparseAllocator
-from kvstead.allocators.multi_ended import MultiEndedAllocator
+from kvstead.allocators.in_arena import (
+    ArenaAllocator,
+    ArenaSWAAllocator,
+    MultiEndedAllocator,
+    UnifiedMambaAllocator,
+    UnifiedMambaSWAAllocator,
+    UnifiedSWAAllocator,
+)
+from kvstead.allocators.loose_windows import SplitSWAAllocator
 from kvstead.allocators.paged import PagedAllocator, TokenAllocator
 from kvstead.allocators.pure_swa import PureSWAAllocator
-from kvstead.allocators.split_swa import SplitSWAAllocator
 from kvstead.allocators.states import StateAllocator
-from kvstead.allocators.swa import SWAAllocator
-from kvstead.allocators.unified import UnifiedSWAAllocator
-from kvstead.allocators.unified_states import UnifiedMambaAllocator, UnifiedMambaSWAAllocator
+from kvstead.allocators.swa import SWAAllocator, WindowSide
 
 __all__ = [
     "Allocator",
+    "ArenaAllocator",
+    "ArenaSWAAllocator",
     "CompressedHiSparseAllocator",
     "DeviceHiSparseAllocator",
     "DevicePagedAllocator",
@@ -34,4 +41,5 @@ __all__ = [
     "UnifiedMambaAllocator",
     "UnifiedMambaSWAAllocator",
     "UnifiedSWAAllocator",
+    "WindowSide",
 ]

@@ -1,18 +1,42 @@
-"""What every allocator asks of a caller's numbers, wherever its pages are kept."""
+"""Checks of sizes, lengths and positions that a caller passes, for allocators on the host and on a device."""
 
 from __future__ import annotations
 
 from typing import NoReturn
 
 from kvstead.errors import InvalidSize, MisalignedSegment, MisalignedSize
+from kvstead.pages import FreeList
 
 
 def require_pool(size: int, page_size: int) -> None:
     """Raise `InvalidSize` for a negative size or a page size below 1."""
     if size < 0 or page_size < 1:
         raise InvalidSize(
-            f"size {size} with page size {page_size} makes no pool. Give 0 slots or more and a page of 1 or more."
+            f"a pool of {size} slots in pages of {page_size} is impossible. Give 0 slots or more, and a page size of 1 "
+            "or more."
         )
+
+
+def own_pages(size: int, page_size: int, order: str) -> FreeList:
+    """The pages of a pool of `size` slots. Raises `InvalidSize` as `require_pool`, and for an unknown order."""
+    require_pool(size, page_size)
+    return FreeList(size // page_size, order)
+
+
+def window_pages(swa_size: int, page_size: int, order: str) -> FreeList:
+    """The pages of a window side of `swa_size` slots. Raises `InvalidSize` for a negative number."""
+    if swa_size < 0:
+        raise InvalidSize(f"swa_size is {swa_size}. The window side has 0 slots or more.")
+    return FreeList(swa_size // page_size, order)
+
+
+def state_pages(num_states: int | None, order: str) -> FreeList | None:
+    """The slots of recurrent states, one a page; None for no states. Raises `InvalidSize` for a negative number."""
+    if num_states is None:
+        return None
+    if num_states < 0:
+        raise InvalidSize(f"num_states is {num_states}. Give 0 or more, or None for no states.")
+    return FreeList(num_states, order)
 
 
 def whole_pages(num_tokens: int, page_size: int) -> int:
@@ -22,7 +46,7 @@ def whole_pages(num_tokens: int, page_size: int) -> int:
     num_pages, rest = divmod(num_tokens, page_size)
     if rest:
         raise MisalignedSize(
-            f"{num_tokens} tokens are no whole number of pages of {page_size}. Ask for a multiple, or use "
+            f"{num_tokens} tokens do not fill whole pages of {page_size}. Ask for a multiple, or use "
             "alloc_extend, which fills the last page of a row first."
         )
     return num_pages
@@ -32,14 +56,14 @@ def require_page_start(start_pos: int, page_size: int) -> None:
     """Raise `MisalignedSegment` unless a segment that starts at `start_pos` starts on a page boundary."""
     if start_pos < 0 or start_pos % page_size:
         raise MisalignedSegment(
-            f"a segment starts at position {start_pos}, which is no multiple of the page size {page_size}. "
-            "Start it at the next page boundary; the page in front of that belongs to what comes before."
+            f"a segment starts at position {start_pos}, which is not a multiple of the page size {page_size}. Start it "
+            "at the next page boundary; the page before belongs to the tokens in front."
         )
 
 
 def refuse_shapes(*sizes: int) -> NoReturn:
     """Raise the error for columns of different length."""
-    raise InvalidSize(f"lengths and last slots have {sizes} entries. Give one entry a row in each of them.")
+    raise InvalidSize(f"lengths and last slots have {sizes} entries. Give each of them one entry a row.")
 
 
 def refuse_lengths(row: int, prefix: int, seq: int) -> NoReturn:
@@ -55,9 +79,9 @@ def require_tail(seq: int, tail: int, num_new: int, page_size: int) -> None:
     """
     start = seq - tail
     if not 0 <= tail <= num_new:
-        raise InvalidSize(f"a tail of {tail} of {num_new} new tokens. Ask for no more than what is new.")
+        raise InvalidSize(f"a tail of {tail} tokens, but {num_new} tokens are new. Ask for 0 .. {num_new}.")
     if start % page_size:
         raise MisalignedSegment(
-            f"a tail of {tail} tokens would start at position {start}, which is no multiple of the page size "
-            f"{page_size}. Lengthen it to the page boundary in front."
+            f"a tail of {tail} tokens would start at position {start}, which is not a multiple of the page size "
+            f"{page_size}. Lengthen it to the page boundary before."
         )

@@ -4,8 +4,8 @@
       counts of free and parked pages              ring of free pages          (`DeviceFreeList`)
       lengths of rows  ------- one copy a call --> new slots, freed slots, last slots
 
-Room is decided on the host, exactly, before anything is launched. What slots say is not looked at: a double free is
-taken at its word, unless the allocator is made with `checked=True`, and then it is told by the next `audit`.
+Capacity is decided on the host, exactly, before anything is launched. The values of slots are not read, so a double
+free goes unseen, unless the allocator is made with `checked=True`: then the next `audit` reports it.
 """
 
 from __future__ import annotations
@@ -16,15 +16,16 @@ from typing import NamedTuple
 import numpy as np
 import torch
 
-from kvstead.allocators.base import Segment
+from kvstead.allocators.allocator import Segment
 from kvstead.allocators.checks import refuse_lengths, refuse_shapes, require_page_start, require_pool, whole_pages
-from kvstead.allocators.deferring import DefersFrees
+from kvstead.allocators.free_groups import DefersFrees
 from kvstead.errors import AuditError, InvalidSize
 from kvstead.kernels import device_ops, device_rows
 from kvstead.kernels.array_types import IntArray
 from kvstead.kernels.arrays import Integers, to_host
 from kvstead.kernels.device_dispatch import ops_for
-from kvstead.kernels.device_transfer import Sender
+from kvstead.kernels.device_transfer import DeviceTransfer
+from kvstead.kernels.host import PARKED
 from kvstead.pages import device_checks
 from kvstead.pages.device_free_list import DeviceFreeList, DeviceRelease
 
@@ -48,63 +49,50 @@ class _Rows(NamedTuple):
     num_pages: int
 
 
-class DevicePagedAllocator(DefersFrees[DeviceRelease]):
-    """A `PagedAllocator` whose free list lives on `device`, with the same ids in the same order.
-
-    size, page_size: as there. device: any that torch knows. order: `lifo`, `fifo` or `sorted` (see `DeviceFreeList`).
-    index_dtype: of slots handed out, int64 or int32. checked: keep the state of every page on the device, too, and note
-    the first fault there for the next `audit`.
-
-    Waiting for the device: `audit`, and `free` at a page size above 1 unless it is told `num_pages`. Nothing else.
-
-    Errors: what the host can see is refused and changes nothing (sizes, lengths, alignment, more pages freed than are
-    held). What only the device could see is not: a fault that `audit` tells of has taken effect, and the pool is to be
-    cleared.
-
-    Raises `InvalidSize` for a negative size, a page size below 1, an unknown order, or slots beyond `index_dtype`.
-    """
+class DeviceAllocator:
+    """Slots in pages of `page_size`, whose free list lives on `device`; arguments as for `DevicePagedAllocator`."""
 
     def __init__(
         self,
         size: int,
         page_size: int,
         *,
-        device: str | torch.device = "cpu",
-        order: str = "lifo",
-        index_dtype: torch.dtype = torch.int64,
-        checked: bool = False,
+        device: str | torch.device,
+        order: str,
+        index_dtype: torch.dtype,
+        checked: bool,
     ) -> None:
         require_pool(size, page_size)
         require_numbers(size, page_size, index_dtype)
         self.page_size = page_size
         self.device = torch.device(device)
         self.index_dtype = index_dtype
-        self.free_group = None
+        self.free_group: list[DeviceRelease] | None = None
         self._ops = ops_for(self.device)
-        self._sender = Sender(self.device, index_dtype)
-        self._free_list = DeviceFreeList(size // page_size, order, self.device, index_dtype, checked=checked)
-        self.size = self.num_pages * page_size
+        self._transfer = DeviceTransfer(self.device, index_dtype)
+        self._pool = DeviceFreeList(size // page_size, order, self.device, index_dtype, checked=checked)
+        self.size = self._pool.num_pages * page_size
 
     @property
     def num_pages(self) -> int:
         """Pages that can be handed out; the padding page is not counted."""
-        return self._free_list.num_pages
+        return self._pool.num_pages
 
     def available_size(self) -> int:
         """Tokens that can be allocated now. What is parked in an open group does not count."""
-        return self._free_list.num_free * self.page_size
+        return self._pool.num_free * self.page_size
 
     def parked_size(self) -> int:
-        """Tokens freed in the open group: no longer owned, not yet available."""
-        return self._free_list.num_parked * self.page_size
+        """Tokens freed in the open group: no longer held, not yet available."""
+        return self._pool.num_parked * self.page_size
 
     def live_size(self) -> int:
-        """Tokens that somebody holds, in whole pages."""
-        return self._free_list.num_live * self.page_size
+        """Tokens that requests or the cache hold, in whole pages."""
+        return self._pool.num_live * self.page_size
 
     def free_pages(self) -> torch.Tensor:
         """Free pages on the device, next to be taken first (`sorted`: but for a sort in between). O(free pages)."""
-        return self._free_list.contents()
+        return self._pool.contents()
 
     def alloc(self, num_tokens: int) -> torch.Tensor | None:
         """Hand out whole pages: [num_tokens] slots, page by page; None when short, with nothing changed.
@@ -142,17 +130,17 @@ class DevicePagedAllocator(DefersFrees[DeviceRelease]):
         pages = self._take(int(num_pages))
         if pages is None:
             return None
-        return self._ops.decode_slots(self._sender.send(opening[:num_pages]), last, pages, self.page_size)
+        return self._ops.decode_slots(self._transfer.send(opening[:num_pages]), last, pages, self.page_size)
 
     def free(self, slots: Integers, *, num_pages: int | None = None) -> None:
-        """Give back the pages that `slots` lie in, in any order; slots of one page stand for that page once.
+        """Free the pages that `slots` lie in, in any order; slots of one page stand for that page once.
 
         num_pages: how many distinct pages that are, from a caller who knows. Else, at a page size above 1, that number
         is read from the device, which waits for it. At page size 1 slots must be distinct. Nothing is kept of `slots`.
         O(slots). Raises `DoubleFree` for more pages than are held, `InvalidSize` for more than there are slots, at page
         size 1 for fewer too.
         """
-        indices = self._sender.indices(slots)
+        indices = self._transfer.indices(slots)
         least = indices.numel() if self.page_size == 1 else 0
         if num_pages is not None and not least <= num_pages <= indices.numel():
             raise InvalidSize(
@@ -164,7 +152,7 @@ class DevicePagedAllocator(DefersFrees[DeviceRelease]):
         if self.page_size == 1:
             self._release(self._ops.segment_pages(indices, 1))
             return
-        pages, count = self._ops.first_seen(indices, self.page_size, self._free_list.marks)
+        pages, count = self._ops.first_seen(indices, self.page_size, self._pool.marks)
         if num_pages is None:
             num_pages = int(count)
         else:
@@ -172,36 +160,29 @@ class DevicePagedAllocator(DefersFrees[DeviceRelease]):
         self._release(pages[:num_pages])
 
     def free_segment(self, slots: Integers, *, start_pos: int) -> None:
-        """Give back a stretch of a request's row, `row[start_pos : start_pos + len(slots)]`, whole pages at a time.
+        """Free a stretch of a request's row, `row[start_pos : start_pos + len(slots)]`, whole pages at a time.
 
         Every page_size-th slot stands for its page; a partial last page goes as a whole. Raises `MisalignedSegment`
         when `start_pos` is not on a page boundary, `DoubleFree` for more pages than are held.
         """
         require_page_start(start_pos, self.page_size)
-        pages = self._segment(self._free_list, slots)
+        pages = self._segment(self._pool, slots)
         if pages.numel():
             self._release(pages)
 
     def free_segments(self, pairs: Iterable[Segment]) -> None:
-        """Give back several stretches, (slots, start_pos) each; all are checked first. They may not share a page."""
+        """Free several stretches, (slots, start_pos) each; all are checked first. They may not share a page."""
         for slots, start_pos in self._segments(pairs, self._paired_pools()):
             self.free_segment(slots, start_pos=start_pos)
 
-    def free_group_end(self) -> None:
-        """Close the group and give back all that is parked in it, in one copy a pool; without a group do nothing."""
-        if self.free_group:
-            parked = {pool: [pages for where, pages in self.free_group if where is pool] for pool in self._pools()}
-            self.free_group = [DeviceRelease(pool, pool.joined(lot)) for pool, lot in parked.items() if lot]
-        super().free_group_end()
-
     def clear(self) -> None:
-        """Every slot is free again, whoever held it; an open group is dropped, and what `audit` would tell of."""
+        """Make every slot free, no matter who holds it; an open group is dropped, and what `audit` would report."""
         self.free_group = None
         for pool in self._pools():
             pool.clear()
 
     def audit(self) -> None:
-        """Raise the error for the first fault that was noted (`checked`), `AuditError` if the books do not balance.
+        """Raise the error for the first fault noted (`checked`), or `AuditError` if pages and counts do not agree.
 
         Waits for the device. O(pages of the pool).
         """
@@ -214,32 +195,32 @@ class DevicePagedAllocator(DefersFrees[DeviceRelease]):
                 )
 
     def _pools(self) -> tuple[DeviceFreeList, ...]:
-        return (self._free_list,)
+        return (self._pool,)
 
     def _paired_pools(self) -> tuple[DeviceFreeList, ...]:
         """The pools that get a page back for each page of `free_segment`."""
-        return (self._free_list,)
+        return (self._pool,)
 
     def _take(self, num_pages: int) -> torch.Tensor | None:
         """Where every new page comes from; None when short, with nothing changed."""
-        return self._free_list.take(num_pages)
+        return self._pool.take(num_pages)
 
     def _release(self, pages: torch.Tensor) -> None:
         """Free pages, at once or when the open group ends; the tensor is our own."""
-        self._give(self._free_list, pages)
+        self._leave(self._pool, pages)
 
-    def _give(self, pool: DeviceFreeList, pages: torch.Tensor) -> None:
+    def _leave(self, pool: DeviceFreeList, pages: torch.Tensor) -> None:
         if self.free_group is None:
-            pool.give(pages)
+            pool.leave(pages)
         else:
-            self.free_group.append(DeviceRelease(pool, pool.park(pages)))
+            self.free_group.append(DeviceRelease(pool, pool.leave(pages, PARKED)))
 
     def _segments(self, pairs: Iterable[Segment], pools: tuple[DeviceFreeList, ...]) -> list[tuple[torch.Tensor, int]]:
         """Segments that all start on a page boundary, of no more pages together than each of `pools` holds."""
         segments = []
         for slots, start_pos in pairs:
             require_page_start(start_pos, self.page_size)
-            segments.append((self._sender.indices(slots), start_pos))
+            segments.append((self._transfer.indices(slots), start_pos))
         num_pages = sum(-(-indices.numel() // self.page_size) for indices, _ in segments)
         for pool in pools:
             pool.require_held(num_pages)
@@ -247,7 +228,7 @@ class DevicePagedAllocator(DefersFrees[DeviceRelease]):
 
     def _segment(self, pool: DeviceFreeList, slots: Integers) -> torch.Tensor:
         """The pages of a stretch of a row that starts on a page boundary: a tensor of our own."""
-        indices = self._sender.indices(slots)
+        indices = self._transfer.indices(slots)
         pages = self._ops.segment_pages(indices, self.page_size)
         if pool.checks is not None:
             pool.checks.segment(indices, pages, self.page_size)
@@ -258,7 +239,7 @@ class DevicePagedAllocator(DefersFrees[DeviceRelease]):
         prefix, seq = self._lengths(prefix_lens, "prefix_lens"), self._lengths(seq_lens, "seq_lens")
         last = self._last_slots(last_locs, prefix.size, seq.size)
         plan = np.empty((device_rows.ROW_COLUMNS, seq.size), dtype=np.int64)
-        num_free = self._free_list.num_free
+        num_free = self._pool.num_free
         bad, num_slots, num_pages = device_rows.plan_rows(prefix, seq, self.page_size, num_free, plan)
         if bad >= 0:
             refuse_lengths(bad, int(prefix[bad]), int(seq[bad]))
@@ -266,28 +247,28 @@ class DevicePagedAllocator(DefersFrees[DeviceRelease]):
 
     def _grow(self, rows: _Rows, pages: torch.Tensor) -> torch.Tensor:
         """The rows' new slots, once their pages are taken."""
-        plan = self._sender.send(rows.plan)
+        plan = self._transfer.send(rows.plan)
         return self._ops.extend_slots(plan, rows.last, pages, self.page_size, rows.num_slots)
 
     def _check_rows(self, prefix: IntArray, seq: IntArray, last: torch.Tensor) -> None:
-        """Have the device look at where rows grow, if it is to look at anything: before they take pages."""
-        if self._free_list.checks is None:
+        """Let the device check where rows grow, if it checks at all: before they take pages."""
+        if self._pool.checks is None:
             return
         growing = np.flatnonzero(seq > prefix)
-        rows, offsets = self._sender.send(np.stack((growing, prefix[growing] % self.page_size)))
-        self._free_list.checks.grow(last.index_select(0, rows), offsets, self.page_size)
+        rows, offsets = self._transfer.send(np.stack((growing, prefix[growing] % self.page_size)))
+        self._pool.checks.grow(last.index_select(0, rows), offsets, self.page_size)
 
     def _first_pages(self, slots: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """The page of every slot, and whether no slot in front of it has the same, bool[k]."""
         pages = self._pages_of(slots)
-        return pages, device_ops.first_ones(pages, self._free_list.marks)
+        return pages, device_ops.first_ones(pages, self._pool.marks)
 
     def _pages_of(self, slots: torch.Tensor) -> torch.Tensor:
         return torch.div(slots, self.page_size, rounding_mode="floor")
 
     def _note(self, kind: int, bad: torch.Tensor, ids: torch.Tensor) -> None:
-        if self._free_list.checks is not None:
-            self._free_list.checks.note(kind, bad, ids)
+        if self._pool.checks is not None:
+            self._pool.checks.note(kind, bad, ids)
 
     def _lengths(self, lengths: Integers, name: str) -> IntArray:
         if isinstance(lengths, torch.Tensor) and not lengths.is_cpu:
@@ -298,10 +279,39 @@ class DevicePagedAllocator(DefersFrees[DeviceRelease]):
         return to_host(lengths)
 
     def _last_slots(self, last_locs: Integers, *num_rows: int) -> torch.Tensor:
-        last = self._sender.indices(last_locs)
+        last = self._transfer.indices(last_locs)
         if {*num_rows} != {last.numel()}:
             refuse_shapes(*num_rows, last.numel())
         return last
+
+
+class DevicePagedAllocator(DefersFrees[DeviceRelease], DeviceAllocator):
+    """A `PagedAllocator` whose free list lives on `device`, with the same ids in the same order.
+
+    size, page_size: as there. device: any that torch knows. order: `lifo`, `fifo` or `sorted` (see `DeviceFreeList`).
+    index_dtype: of slots handed out, int64 or int32. checked: keep the state of every page on the device, too, and note
+    the first fault there for the next `audit`.
+
+    Waiting for the device: `audit`, and `free` at a page size above 1 unless it is told `num_pages`. Nothing else.
+
+    Errors: what the host can see is refused and changes nothing (sizes, lengths, alignment, more pages freed than are
+    held). What only the device could see is not: a fault that `audit` tells of has taken effect, and the pool is to be
+    cleared.
+
+    Raises `InvalidSize` for a negative size, a page size below 1, an unknown order, or slots beyond `index_dtype`.
+    """
+
+    def __init__(
+        self,
+        size: int,
+        page_size: int,
+        *,
+        device: str | torch.device = "cpu",
+        order: str = "lifo",
+        index_dtype: torch.dtype = torch.int64,
+        checked: bool = False,
+    ) -> None:
+        super().__init__(size, page_size, device=device, order=order, index_dtype=index_dtype, checked=checked)
 
 
 class DeviceTokenAllocator(DevicePagedAllocator):

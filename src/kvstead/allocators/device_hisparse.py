@@ -1,32 +1,34 @@
 """Logical slots and hot device slots, with both free lists and the mapping on the device.
 
-Frees do not know how many pages have their device side: each reads that number from the device, once, besides what a
-`DevicePagedAllocator` reads. Whatever hands out slots for tokens reads nothing.
+A free does not know how many pages have device pages: it reads that number from the device, once, besides what a
+`DevicePagedAllocator` reads. Calls that hand out slots for tokens read nothing.
 """
 
 from __future__ import annotations
+
+from contextlib import AbstractContextManager, nullcontext
 
 import numpy as np
 import torch
 
 from kvstead.allocators.checks import whole_pages
-from kvstead.allocators.device import DevicePagedAllocator
+from kvstead.allocators.device import DeviceAllocator
 from kvstead.errors import AuditError, InvalidSize
 from kvstead.kernels import device_ops
 from kvstead.kernels.array_types import IntArray
 from kvstead.kernels.arrays import Integers
 from kvstead.pages import device_checks
 from kvstead.pages.device_free_list import DeviceFreeList
-from kvstead.pages.device_peers import DevicePeers
+from kvstead.pages.device_links import DeviceLinks
 
-_IN_BUFFER = 0  # the holder of a device page that no logical page owns
+_IN_BUFFER = 0  # the holder of a device page that is linked to no logical page
 
 
-class DeviceHiSparseAllocator(DevicePagedAllocator):
+class DeviceHiSparseAllocator(DeviceAllocator):
     """A `HiSparseAllocator` whose free lists and mapping live on `device`, with the same ids in the same order.
 
     size: device slots; there are `ratio` times as many logical slots, and `.size` is their number. page_size, device,
-    order, index_dtype, checked: as for `DevicePagedAllocator`; `free_pages` speaks of the logical side. Frees take
+    order, index_dtype, checked: as for `DevicePagedAllocator`; `free_pages` is about the logical side. Frees take
     effect at once, also between `free_group_begin` and `free_group_end`, which do nothing.
 
     device_pages: [num_pages + 2] on the device, the device page of each logical page, 0 for none, and -1 at the end.
@@ -50,8 +52,8 @@ class DeviceHiSparseAllocator(DevicePagedAllocator):
             raise InvalidSize(f"ratio is {ratio}. There are as many logical slots as device slots, or more.")
         super().__init__(size * ratio, page_size, device=device, order=order, index_dtype=index_dtype, checked=checked)
         self._hot = DeviceFreeList(size // page_size, order, self.device, index_dtype, checked=checked)
-        self._peers = DevicePeers(self.num_pages, self.device, index_dtype)
-        self.device_pages = self._peers.table
+        self._links = DeviceLinks(self.num_pages, self.device, index_dtype)
+        self.device_pages = self._links.table
         self._lens = torch.zeros_like(self.device_pages)  # slots of a logical page that are on the device
         self._holders = torch.zeros(self._hot.num_pages + 1, dtype=index_dtype, device=self.device)
 
@@ -73,15 +75,15 @@ class DeviceHiSparseAllocator(DevicePagedAllocator):
         return self._hot.num_free * self.page_size
 
     def device_free_pages(self) -> torch.Tensor:
-        """As `free_pages`, of the device side."""
+        """All free device pages, as `free_pages`."""
         return self._hot.contents()
 
     def device_slots(self, slots: Integers) -> torch.Tensor:
         """Where the device side of logical slots lies, in the shape of `slots`: 0 for a slot without one, -1 for -1.
 
-        Any other id outside the pool gives anything. O(slots).
+        The result for any other id outside the pool is undefined. O(slots).
         """
-        return self._device_slots(self._sender.indices(slots)).reshape(np.shape(slots))
+        return self._device_slots(self._transfer.indices(slots)).reshape(np.shape(slots))
 
     def alloc(self, num_tokens: int) -> torch.Tensor | None:
         """Hand out whole pages, each with a device page. Otherwise as `DevicePagedAllocator.alloc`."""
@@ -114,13 +116,13 @@ class DeviceHiSparseAllocator(DevicePagedAllocator):
         return super().alloc_extend(prefix_lens, seq_lens, last_locs)
 
     def alloc_device_buffer(self, slots: Integers, num_tokens: int) -> torch.Tensor | None:
-        """A buffer of `num_tokens` device slots, made of the device side of `slots` as far as there is one.
+        """A buffer of `num_tokens` device slots, which takes over the device slots that `slots` have.
 
-        As `HiSparseAllocator.alloc_device_buffer`, slots named twice apart, which nobody sees here. Reads three numbers
-        from the device, in one copy. O((slots + num_tokens) log).
+        As `HiSparseAllocator.alloc_device_buffer`, but slots named twice go unseen. Reads three numbers from the
+        device, in one copy. O((slots + num_tokens) log).
         """
         wanted = whole_pages(num_tokens, self.page_size)
-        found = self._device_slots(self._sender.indices(slots))
+        found = self._device_slots(self._transfer.indices(slots))
         is_there = found > 0
         in_front = is_there & (is_there.cumsum(0) <= num_tokens)
         all_pages = self._pages_of(found)
@@ -134,64 +136,68 @@ class DeviceHiSparseAllocator(DevicePagedAllocator):
             return None
         slots_found, kept, spare = slots_found[: counts[0]], kept[: counts[1]], spare[: counts[2]]
         for pages in (kept, spare):
-            self._peers.drop(self._holders.index_select(0, pages))
+            self._links.unlink(self._holders.index_select(0, pages))
         self._holders.index_fill_(0, torch.cat((kept, fresh)).long(), _IN_BUFFER)
-        self._give_hot(spare.sort().values)
+        self._leave_hot(spare.sort().values)
         if counts[0] >= num_tokens:
             return slots_found[:num_tokens].clone()
         rest = self._rest_of(kept, slots_found)
         return torch.cat((slots_found, rest, self._ops.expand_pages(fresh, self.page_size)))[:num_tokens]
 
     def free_hisparse(self, slots: Integers) -> None:
-        """Give back the device side of the pages that `slots` lie in; the logical pages stay.
+        """Free the device pages of the pages that `slots` lie in; the logical pages stay.
 
         Pages without one are passed over. O(slots).
         """
-        indices = self._sender.indices(slots)
+        indices = self._transfer.indices(slots)
         pages, is_first = self._first_pages(indices)
         self._note(device_checks.FREED, (pages < 1) | (pages > self.num_pages), pages)
-        self._drop_hot(pages, is_first)
+        self._free_hot(pages, is_first)
 
     def free_hisparse_indices(self, device_slots: Integers) -> None:
-        """Give back the pages that device slots lie in, as when a buffer is done with; 0 and -1 are passed over.
+        """Free the pages that device slots lie in, as at the end of a buffer; 0 and -1 are passed over.
 
-        A page that a logical one owns is taken from it. Raises `DoubleFree` for more pages than are held. O(slots).
+        A page that is linked to a logical page is unlinked. Raises `DoubleFree` for more pages than are held. O(slots).
         """
-        indices = self._sender.indices(device_slots)
+        indices = self._transfer.indices(device_slots)
         all_pages = self._pages_of(indices)
         is_first = device_ops.first_ones(all_pages, self._hot.marks)
         pages, count = device_ops.compact(all_pages, is_first & (indices != 0) & (indices != -1))
         pages = pages[: int(count) if indices.numel() else 0]
         self._hot.require_held(pages.numel())
-        self._peers.drop(self._holders.index_select(0, pages.clamp(0, self._hot.num_pages)))
-        self._give_hot(pages)
+        self._links.unlink(self._holders.index_select(0, pages.clamp(0, self._hot.num_pages)))
+        self._leave_hot(pages)
 
     def free_group_begin(self) -> None:
         """Do nothing: frees take effect at once."""
 
     def free_group_end(self) -> None:
-        """Do nothing: there is no group."""
+        """Do nothing: no group is ever open."""
+
+    def defer_frees(self) -> AbstractContextManager[None]:
+        """A `with` block in which frees take effect at once, as anywhere."""
+        return nullcontext()
 
     def clear(self) -> None:
-        """Every slot of both sides is free again, whoever held it."""
+        """Make every slot of both sides free, no matter who holds it."""
         super().clear()
-        self._peers.clear()
+        self._links.clear()
 
     def audit(self) -> None:
-        """Check both sides, and that device pages and the logical pages that own them name each other.
+        """Check both sides, and that linked device pages and logical pages name each other.
 
         Raises as `DevicePagedAllocator.audit`. Waits for the device. O(pages of both pools).
         """
         super().audit()
-        owners = self.device_pages[:-1].nonzero()[:, 0]
-        owned = self.device_pages[owners]
-        if not torch.equal(self._holders[owned].long(), owners):
-            raise AuditError("device pages and their logical pages name different ones. Only the allocator maps pages.")
-        if torch.isin(owned, self.device_free_pages()).any() or torch.isin(owners, self.free_pages()).any():
-            raise AuditError("a page that is free has a device page, or is one. Only the allocator maps pages.")
+        pages = self.device_pages[:-1].nonzero()[:, 0]
+        linked = self.device_pages[pages]
+        if not torch.equal(self._holders[linked].long(), pages):
+            raise AuditError("device pages and logical pages name different partners. Only the allocator links pages.")
+        if torch.isin(linked, self.device_free_pages()).any() or torch.isin(pages, self.free_pages()).any():
+            raise AuditError("a page that is free has a device page, or is one. Only the allocator may link pages.")
 
     def _pools(self) -> tuple[DeviceFreeList, ...]:
-        return (self._free_list, self._hot)
+        return (self._pool, self._hot)
 
     def _take_both(self, num_pages: int) -> torch.Tensor | None:
         """New logical pages with device pages."""
@@ -201,29 +207,29 @@ class DeviceHiSparseAllocator(DevicePagedAllocator):
         if pages is not None:
             fresh = self._hot.take(num_pages)
             assert fresh is not None, "the device side was asked first"
-            self._peers.pair(pages, fresh)
+            self._links.link(pages, fresh)
             self._holders.index_copy_(0, fresh.long(), pages)
         return pages
 
     def _release(self, pages: torch.Tensor) -> None:
-        self._free_list.require_held(pages.numel())
-        self._drop_hot(pages, torch.ones_like(pages, dtype=torch.bool))  # raises before anything moves, too
+        self._pool.require_held(pages.numel())
+        self._free_hot(pages, torch.ones_like(pages, dtype=torch.bool))  # raises before anything moves, too
         super()._release(pages)
 
-    def _drop_hot(self, pages: torch.Tensor, is_first: torch.Tensor) -> None:
+    def _free_hot(self, pages: torch.Tensor, is_first: torch.Tensor) -> None:
         """Free the device pages of logical pages; waits for how many there are."""
         if pages.numel():
-            peers = self._peers.of(pages)
-            hot, count = device_ops.compact(peers, is_first & (peers > 0))
-            self._give_hot(hot[: int(count)])
-            self._peers.drop(pages)
+            linked = self._links.of(pages)
+            hot, count = device_ops.compact(linked, is_first & (linked > 0))
+            self._leave_hot(hot[: int(count)])
+            self._links.unlink(pages)
 
-    def _give_hot(self, pages: torch.Tensor) -> None:
+    def _leave_hot(self, pages: torch.Tensor) -> None:
         if pages.numel():
-            self._hot.give(pages)
+            self._hot.leave(pages)
 
     def _device_slots(self, slots: torch.Tensor) -> torch.Tensor:
-        there = self._peers.slots(slots, self.page_size)
+        there = self._links.slots(slots, self.page_size)
         lens = self._lens.index_select(0, self._pages_of(slots).clamp_(0, self.num_pages))
         return torch.where((there > 0) & (slots.remainder(self.page_size) >= lens), 0, there)
 
@@ -238,8 +244,8 @@ class DeviceHiSparseAllocator(DevicePagedAllocator):
         return rest[: ordered.numel() * size - slots.numel()]
 
     def _check_hot_rows(self, prefix: IntArray, seq: IntArray, last: torch.Tensor) -> None:
-        """Have the device look at whether rows grow behind a token that is there, if it is to look at anything."""
-        if self._free_list.checks is not None:
+        """Let the device check that rows grow behind a token that has a device slot, if it checks at all."""
+        if self._pool.checks is not None:
             rows = np.flatnonzero((seq > prefix) & (prefix % self.page_size != 0))
-            slots = last.index_select(0, self._sender.send(rows))
+            slots = last.index_select(0, self._transfer.send(rows))
             self._note(device_checks.COLD, self._device_slots(slots) == 0, slots)

@@ -10,18 +10,34 @@ from kvstead.allocators.checks import whole_pages
 from kvstead.allocators.device_swa import DeviceSWAAllocator
 from kvstead.errors import InvalidSize
 from kvstead.kernels.arrays import Integers
-from kvstead.pages.device_free_list import DeviceFreeList, DeviceRelease
+from kvstead.pages.device_free_list import DeviceRelease
 
 
 class DeviceSplitSWAAllocator(DeviceSWAAllocator):
-    """A `DeviceSWAAllocator` that hands out full pages without peers, and window pages without full pages.
+    """A `DeviceSWAAllocator` that hands out full pages without window pages, and window pages without full pages.
 
-    As `SplitSWAAllocator`, which says what is meant, but that slots are to be those of whole pages, page by page, and
-    are taken at their word: nothing waits for the device.
+    As `SplitSWAAllocator`, but the slots of a call must be those of whole pages, page by page. Their values are not
+    checked, and nothing waits for the device.
     """
 
+    def __init__(
+        self,
+        full_size: int,
+        swa_size: int,
+        page_size: int,
+        *,
+        device: str | torch.device = "cpu",
+        order: str = "lifo",
+        index_dtype: torch.dtype = torch.int64,
+        checked: bool = False,
+    ) -> None:
+        super().__init__(
+            full_size, swa_size, page_size, device=device, order=order, index_dtype=index_dtype, checked=checked
+        )
+        self._loose = torch.zeros(self.num_window_pages + 1, dtype=torch.bool, device=self.device)
+
     def alloc_full(self, num_tokens: int) -> torch.Tensor | None:
-        """Full pages without peers: [num_tokens] slots, or None when short. Raises as `alloc`."""
+        """Full pages without window pages: [num_tokens] slots, or None when short. Raises as `alloc`."""
         return self._slots(self._take_tail(whole_pages(num_tokens, self.page_size), 0))
 
     def alloc_window(self, num_tokens: int) -> torch.Tensor | None:
@@ -32,49 +48,45 @@ class DeviceSplitSWAAllocator(DeviceSWAAllocator):
         return self._slots(pages)
 
     def free_window(self, window_slots: Integers) -> None:
-        """Give back the loose window pages of `window_slots`. Raises `DoubleFree` for more pages than are held."""
+        """Free the loose window pages of `window_slots`. Raises `DoubleFree` for more pages than are held."""
         pages = self._segment(self._windows, window_slots)
         if pages.numel():
             self._windows.require_held(pages.numel())
-            self._give(self._windows, pages)
+            self._leave(self._windows, pages)
             self._mark(pages, loose=False)
 
     def detach_windows(self, slots: Integers) -> None:
-        """Make the peers of the pages of `slots` loose; pages without a peer are passed over."""
-        pages = self._segment(self._free_list, slots)
-        self._mark(self._peers.of(pages), loose=True)
-        self._peers.drop(pages)
+        """Unlink the window pages of the pages of `slots`, which become loose; pages without one are passed over."""
+        pages = self._segment(self._pool, slots)
+        self._mark(self._links.of(pages), loose=True)
+        self._links.unlink(pages)
 
     def attach_windows(self, slots: Integers, window_slots: Integers) -> None:
-        """Make loose window pages peers: that of each window slot of the page of the full slot beside it.
+        """Link the loose window page of each window slot to the page of the full slot beside it.
 
         Raises `InvalidSize` for different numbers of slots.
         """
-        full, window = self._sender.indices(slots), self._sender.indices(window_slots)
+        full, window = self._transfer.indices(slots), self._transfer.indices(window_slots)
         if full.numel() != window.numel():
             raise InvalidSize(f"{full.numel()} slots for {window.numel()} window slots. Pass them in pairs.")
-        pages, peers = self._segment(self._free_list, full), self._segment(self._windows, window)
-        self._peers.pair(pages, peers)
-        self._mark(peers, loose=False)
+        pages, linked = self._segment(self._pool, full), self._segment(self._windows, window)
+        self._links.link(pages, linked)
+        self._mark(linked, loose=False)
 
     def window_releases(self) -> Sequence[DeviceRelease]:
         """What the open group holds of the window side, one entry a call; nothing without a group."""
         return [release for release in self.free_group or () if release.pool is self._windows]
 
     def clear(self) -> None:
-        """Every slot of both sides is free again, whoever held it; an open group is dropped."""
+        """Make every slot of both sides free, no matter who holds it; an open group is dropped."""
         super().clear()
         self._loose.fill_(0)
-
-    def _pair(self, window_pages: DeviceFreeList) -> None:
-        super()._pair(window_pages)
-        self._loose = torch.zeros(window_pages.num_pages + 1, dtype=torch.bool, device=self.device)
 
     def _held_windows(self) -> torch.Tensor:
         return torch.cat((super()._held_windows(), self._loose[1:].nonzero()[:, 0] + 1))
 
     def _mark(self, windows: torch.Tensor, *, loose: bool) -> None:
-        """Say of window pages whether they are loose; entry 0 stands for no page."""
+        """Note whether window pages are loose; entry 0 stands for no page."""
         self._loose.index_fill_(0, windows.clamp(0, self.num_window_pages).long(), loose)
 
     def _slots(self, pages: torch.Tensor | None) -> torch.Tensor | None:

@@ -1,4 +1,4 @@
-"""The allocator of a model in which every layer slides: one pool, every slot its own window slot."""
+"""The allocator of a model in which every layer slides: one pool, and every slot is its own window slot."""
 
 from __future__ import annotations
 
@@ -7,18 +7,19 @@ from collections.abc import Iterable
 import numpy as np
 import torch
 
-from kvstead.allocators.base import Segment
-from kvstead.allocators.paged import PagedAllocator
-from kvstead.allocators.swa import refuse_window_slot
+from kvstead.allocators.allocator import Allocator, Segment
+from kvstead.allocators.checks import own_pages, state_pages
+from kvstead.allocators.free_groups import DefersFrees
 from kvstead.kernels.arrays import Integers, to_device, to_host
+from kvstead.pages import Release
+from kvstead.pages.page_table import refuse_slot
 
 
-class PureSWAAllocator(PagedAllocator):
-    """A `PagedAllocator` with the frees, sizes and `window_slots` of an `SWAAllocator`, and one pool on both sides.
+class PureSWAAllocator(DefersFrees[Release], Allocator):
+    """A `PagedAllocator` with the frees, sizes and `window_slots` of an `SWAAllocator`, and one pool for both sides.
 
-    The window side of a slot is the slot itself. So `free_swa` is `free`, and the second of the two raises
-    `DoubleFree`: whoever frees a row leaves out what its window has left behind. `free_full` does nothing, whatever it
-    is given.
+    The window side of a slot is the slot itself. So `free_swa` is `free`, and a slot freed by both raises `DoubleFree`:
+    free of a row only what its window has not left behind. `free_full` does nothing. Arguments as for `PagedAllocator`.
     """
 
     def __init__(
@@ -30,36 +31,36 @@ class PureSWAAllocator(PagedAllocator):
         device: str | torch.device = "cpu",
         order: str = "fifo",
     ) -> None:
-        super().__init__(size, page_size, num_states=num_states, device=device, order=order)
+        super().__init__(own_pages(size, page_size, order), page_size, device, states=state_pages(num_states, order))
 
     def full_available_size(self) -> int:
-        """Tokens that can be allocated now: the one pool's."""
-        return self.available_size()
+        """Tokens that can be allocated now, as `available_size`."""
+        return self._pool.num_free * self.page_size
 
     def swa_available_size(self) -> int:
-        """Tokens that can be allocated now: the one pool's."""
-        return self.available_size()
+        """Tokens that can be allocated now, as `available_size`."""
+        return self._pool.num_free * self.page_size
 
     def free_swa(self, slots: Integers) -> None:
-        """As `free`."""
+        """Free slots, which are their own window slots: as `free`."""
         self.free(slots)
 
     def free_swa_segment(self, slots: Integers, *, start_pos: int) -> None:
-        """As `free_segment`."""
+        """Free a stretch of a row, as `free_segment`."""
         self.free_segment(slots, start_pos=start_pos)
 
     def free_swa_segments(self, pairs: Iterable[Segment]) -> None:
-        """As `free_segments`."""
+        """Free several stretches, as `free_segments`."""
         self.free_segments(pairs)
 
     def free_full(self, slots: Integers) -> None:
-        """Do nothing: there is no side but the window's."""
+        """Do nothing: the window side is the only side."""
 
     def free_full_segment(self, slots: Integers, *, start_pos: int) -> None:
-        """Do nothing: there is no side but the window's."""
+        """Do nothing: the window side is the only side."""
 
     def free_full_segments(self, pairs: Iterable[Segment]) -> None:
-        """Do nothing: there is no side but the window's."""
+        """Do nothing: the window side is the only side."""
 
     def window_slots(self, slots: Integers) -> torch.Tensor:
         """The slots themselves, -1 for -1: int64 on the device, in the shape of `slots`, a new tensor.
@@ -69,5 +70,5 @@ class PureSWAAllocator(PagedAllocator):
         array = to_host(slots)
         bad = np.flatnonzero((array < -1) | (array >= self.size + self.page_size))
         if bad.size:
-            refuse_window_slot(int(array[bad[0]]), self.size + self.page_size)
+            refuse_slot(int(array[bad[0]]), self.size + self.page_size)
         return to_device(array.copy(), self.device).reshape(np.shape(slots))

@@ -1,4 +1,4 @@
-"""Slots for recurrent states: one a request, whatever its length, beside the tokens of some allocator."""
+"""Slots for recurrent states: one a request, whatever its length, beside the tokens of an allocator."""
 
 from __future__ import annotations
 
@@ -13,23 +13,23 @@ from kvstead.pages import FreeList
 
 
 class StateAllocator:
-    """State slots 1 .. `size`; slot 0 is padding. Made and audited by the allocator whose tokens they go with.
+    """State slots 1 .. `size`; slot 0 is padding. The allocator of the tokens makes and audits it.
 
-    pages: the slots, one a page, in a pool of their own or of an arena; that allocator counts them among its pools.
-    free_pages: how pages of a pool are given back. It is that allocator's: it has the one free group, so a state freed
-    while the group is open is available again when it ends, like the request's tokens.
+    pages: the slots, one a page, in a pool of their own or of an arena. release: frees live pages of a pool. It is the
+    token allocator's, which has the one free group: a state freed while the group is open becomes available when it
+    ends, like the request's tokens.
     """
 
     def __init__(
-        self, pages: FreeList, free_pages: Callable[[FreeList, IntArray], None], device: str | torch.device
+        self, pages: FreeList, release: Callable[[FreeList, IntArray], None], device: str | torch.device
     ) -> None:
         self.pages = pages
-        self._free_pages = free_pages
+        self._release = release
         self.device = torch.device(device)
 
     @property
     def size(self) -> int:
-        """States that there could be if nothing else were there."""
+        """States that the pool could hold alone."""
         return self.pages.num_pages
 
     def available_size(self) -> int:
@@ -37,19 +37,19 @@ class StateAllocator:
         return self.pages.capacity()
 
     def parked_size(self) -> int:
-        """States freed in the open group: no longer owned, not yet available."""
+        """States freed in the open group: no longer held, not yet available."""
         return self.pages.num_parked
 
     def live_size(self) -> int:
-        """States that somebody holds."""
+        """States that requests or the cache hold."""
         return self.pages.table.num_live
 
     def page_states(self) -> StateArray:
-        """The state of every slot, uint8[size + 1], slot 0 first: the allocator's own array, to be read only."""
+        """Whether each slot is live, uint8[size + 1], slot 0 first: the allocator's own array, to be read only."""
         return self.pages.table.state
 
     def owners(self) -> dict[int, int]:
-        """Live slots by owner tag. O(slots of the pool)."""
+        """Count live slots by owner tag. O(slots of the pool)."""
         return self.pages.table.owners()
 
     def alloc(self, num_states: int, owner: int = 0) -> torch.Tensor | None:
@@ -64,14 +64,14 @@ class StateAllocator:
         return None if slots is None else to_device(slots, self.device)
 
     def free(self, slots: Integers) -> None:
-        """Give slots back, each named once, in any order.
+        """Free slots, each named once, in any order.
 
-        Raises `ForeignPage` for padding or a slot outside the pool, `DoubleFree` for one that nobody holds or that is
-        named twice; then nothing is changed. O(slots).
+        Raises `ForeignPage` for padding or a slot outside the pool, `DoubleFree` for one that is not live or named
+        twice; then nothing is changed. O(slots).
         """
         array = to_host(slots)
         if array.size:
-            self._free_pages(self.pages, array)
+            self._release(self.pages, array)
 
     def physical_slots(self, slots: Integers, out: torch.Tensor | None = None) -> torch.Tensor:
         """Where states lie now: as `MultiEndedAllocator.physical_slots`. Without an arena a state lies at its slot."""

@@ -1,11 +1,11 @@
-"""The pools of an arena, which give way to one another.
+"""The pools of an arena, which make room for one another.
 
     | sink | state >>> ....... << window >> .......... <<< full |      the only free bytes that matter are the gaps;
              LOW end             MIDDLE               HIGH end        holes inside a span can be turned into gap
 
 `take` succeeds if and only if some layout of the live pages has room (`fits`): what stands in the way is pushed aside,
-neighbour by neighbour, with the fewest copies that clear the bytes wanted. Callers hold virtual pages, so nobody above
-notices that data has moved.
+neighbour by neighbour, with the fewest copies that clear the bytes wanted. Callers hold virtual pages, whose ids stay
+the same while their data moves.
 
 One rule guards the device: `fence()` is called before any copy, before any zero-fill, and before a span grows over
 bytes that a span has given up since the last fence. It has to order the work to come behind the last forward pass.
@@ -17,9 +17,8 @@ from collections.abc import Callable, Mapping, Sequence
 
 import torch
 
-from kvstead.arena.books import ArenaBytes, audit_chain, bytes_by_state
-from kvstead.arena.demand import PoolIndex
-from kvstead.arena.layout import Layout
+from kvstead.arena.accounting import ArenaBytes, audit_chain, bytes_by_state
+from kvstead.arena.layout import Layout, PoolIndex
 from kvstead.arena.page_map import PageMap
 from kvstead.arena.span import inward
 from kvstead.arena.sub_pool import SubPool
@@ -33,12 +32,13 @@ from kvstead.pools.entry_spec import EntrySpec, Place
 class PoolChain:
     """Pools of one arena, in the order of `specs`: at most one LOW end first, one HIGH end last, MIDDLE between.
 
-    eager: an end closes its holes at every release, if it may; default is to move only what a `take` needs.
-    fence: see above; default is nothing. may_move: asked before anything moves; while it says no, no page that is in
-    use changes its place. num_virtual: virtual pages of each pool, by name; by default all have as many as the one with
-    the most pages, so that any of them may share ids (from a `kvstead.pages.FreeList` of that many).
+    eager: an end pool closes its holes at every release, if it may; by default only what a `take` needs moves.
+    fence: see above; by default nothing is called. may_move: asked before anything moves; while it says no, no page in
+    use changes its place. num_virtual: virtual pages of each pool, by name; by default every pool has as many as the
+    largest, so that pools may share ids.
 
-    `pools` by name; `bytes_moved` and `num_moves` count copied bytes and pages since the start.
+    `pools` by name; `bytes_moved` and `num_moves` count copied bytes and pages since the start. A page that is live or
+    parked is *used* here; which of the two, its free list knows.
 
     Raises `LayoutError` for another order, or as `ByteArena.register`.
     """
@@ -64,7 +64,7 @@ class PoolChain:
         rows = {spec.name: most for spec in specs} | dict(num_virtual or {})
         self.arena = arena
         self.eager = eager
-        self.pools = {spec.name: SubPool(arena, spec, rows[spec.name]) for spec in specs}
+        self.pools = {spec.name: SubPool(self, at, arena, spec, rows[spec.name]) for at, spec in enumerate(specs)}
         self.bytes_moved = 0
         self.num_moves = 0
         self._members = list(self.pools.values())
@@ -94,6 +94,10 @@ class PoolChain:
         """Pages of the pool that are live or parked."""
         return self._layout.extents[self._index.find(pool)].num_used
 
+    def places(self, pool: str) -> SubPool:
+        """The places of the pool's pages, for the free list of its ids."""
+        return self._members[self._index.find(pool)]
+
     def page_map(self, pool: str) -> PageMap:
         """Where the pool's pages lie, for kernels."""
         return self._members[self._index.find(pool)].map
@@ -101,43 +105,22 @@ class PoolChain:
     def take(self, pool: str, v_pages: IntArray) -> IntArray | None:
         """Give free virtual pages physical ones: int64[k], in any order; None if and only if not `fits`.
 
-        Holes first, then gaps, then neighbours are moved. With `zero_on_take` the pages are zeroed. Raises
-        `ForeignPage` for an id out of range. O(k), and the moves.
+        Holes first, then gaps, then neighbours move. With `zero_on_take` the pages are zeroed. Raises `ForeignPage`
+        for an id out of range. O(k), and the moves.
         """
-        index = self._index.find(pool)
-        member = self._members[index]
+        member = self._members[self._index.find(pool)]
         member.map.require_free(v_pages)
-        extent = member.span.extent
-        grown = v_pages.size - extent.num_holes
-        edges = (extent.lo, extent.hi) if grown <= 0 else self._make_room(index, grown, v_pages.size)
-        if edges is None:
-            return None
-        pages = member.grant(v_pages, *edges)
-        if member.spec.zero_on_take and pages.size:
-            self._wait()
-            self.arena.zero(member.spec, pages)
+        pages = member.place(v_pages.size)
+        if pages is not None:
+            member.bind(v_pages, pages)
         return pages
 
     def release(self, pool: str, v_pages: IntArray) -> None:
-        """Make live pages free: int64[k].
+        """Make used pages free: int64[k].
 
         Raises `ForeignPage` or `DoubleFree` for the first bad one and changes nothing. O(k), and the moves if eager.
         """
-        index = self._index.find(pool)
-        self._released(index, shrunk=self._members[index].release(v_pages))
-
-    def park(self, pool: str, v_pages: IntArray) -> None:
-        """Make live pages parked: no longer owned, not yet available, bytes kept wherever they move. As `release`."""
-        self._members[self._index.find(pool)].park(v_pages)
-
-    def unpark(self, pool: str, v_pages: IntArray) -> None:
-        """Make parked pages free. O(k), and the moves if eager."""
-        index = self._index.find(pool)
-        self._released(index, shrunk=self._members[index].unpark(v_pages))
-
-    def restore(self, pool: str, v_pages: IntArray) -> None:
-        """Take a `park` back: the pages are live again. O(k)."""
-        self._members[self._index.find(pool)].restore(v_pages)
+        self._members[self._index.find(pool)].release(v_pages)
 
     def fits(
         self,
@@ -148,36 +131,37 @@ class PoolChain:
     ) -> bool:
         """Whether every pool can take its number of pages, one after the other in the order given.
 
-        moves: may pages move for it? None asks `may_move`. With moves the answer is exact: otherwise no layout has
-        room. Without, it is exact for one pool, and for several says what their takes will do.
+        moves: whether pages may move for it; None asks `may_move`. With moves the answer is exact: if it is False, no
+        layout has room. Without moves it is exact for one pool, and for several it says what their takes will do.
 
-        without: live pages of each pool, as if they had been released before. With moves it does not matter which, and
-        the answer stays exact. Without, they count as holes of their own pool; that is sound for one pool, and for
-        several unless a middle one finds more room on another side by then.
+        without: used pages of each pool that are assumed to be released before. With moves it does not matter which,
+        and the answer stays exact. Without moves they count as holes of their own pool; that is sound for one pool, and
+        for several unless a middle one finds more room on another side by then.
 
-        Raises `InvalidSize` for a negative number or more pages `without` than are live, `LayoutError` for an unknown
+        Raises `InvalidSize` for a negative number or more pages `without` than are used, `LayoutError` for an unknown
         pool. O(pools).
         """
-        released = self._index.released(without, [member.num_live for member in self._members]) if without else None
-        return self._fits(self._index.wanted(demand), released, moves=self._moves() if moves is None else moves)
+        wanted = self._index.wanted(demand)
+        extents = self._layout.extents
+        released = self._index.released(without, [extent.num_used for extent in extents]) if without else ()
+        if moves is None:
+            moves = self._may_move is None or self._may_move()
+        return self._layout.fits(wanted, released) if moves else self._layout.fits_unmoved(wanted, released)
 
     def holds(self, demand: Mapping[str, int]) -> bool:
         """Whether there would be room if the chain were empty. Raises as `fits`. O(pools)."""
-        counts = [0] * len(self._members)
-        for index, num_pages in self._index.wanted(demand):
-            counts[index] = num_pages
-        return self._layout.fits(counts)
+        wanted = dict(self._index.wanted(demand))
+        return self._layout.holds(wanted.get(index, 0) for index in range(len(self._members)))
 
     def shortfall(self, demand: Mapping[str, int]) -> int:
-        """Bytes that have to come free at least before the demand fits; 0 if it fits now, else 1 or more.
+        """The least number of bytes to free before the demand can fit: 0 if it fits now, else 1 or more.
 
-        With fewer bytes freed it surely does not fit; with so many it may, or a page more is needed for the grids and,
-        while nothing may move, for where they lie. Raises as `fits`. O(pools).
+        With fewer bytes freed it does not fit. With that many it may, or needs another page, because of the grids and,
+        while nothing may move, of where the pages lie. Raises as `fits`. O(pools).
         """
-        wanted = self._index.wanted(demand)
-        if self._fits(wanted, moves=self._moves()):
+        if self.fits(demand):
             return 0
-        num_bytes = sum(self._layout.extents[index].page_bytes * num_pages for index, num_pages in wanted)
+        num_bytes = sum(self.pools[name].spec.page_bytes * num_pages for name, num_pages in demand.items())
         return max(1, num_bytes - self._layout.free_bytes())
 
     def capacity(self, pools: Sequence[str], moves: bool | None = None) -> int:  # noqa: FBT001 - as above
@@ -186,22 +170,23 @@ class PoolChain:
         By bisection between what free bytes allow and what rounding may cost: a few times `fits`.
         """
         may_move = self._moves() if moves is None else moves
+        fits = self._layout.fits if may_move else self._layout.fits_unmoved
         indices = [self._index.find(name) for name in dict.fromkeys(pools)]
         low, high = self._layout.bounds(indices)
         low = low if may_move else 0
         while low < high:
             middle = (low + high + 1) // 2
-            if self._fits([(index, middle) for index in indices], moves=may_move):
+            if fits([(index, middle) for index in indices]):
                 low = middle
             else:
                 high = middle - 1
         return low
 
     def compact(self, budget_bytes: int | None = None) -> int:
-        """Turn holes into gaps, for when nothing else is to do: the bytes that were copied, `budget_bytes` at most.
+        """Turn holes into gaps, for idle moments. Returns the bytes that were copied, at most `budget_bytes`.
 
-        Without a budget no hole is left. A budget below a page's bytes moves none of that pool's. While `may_move` says
-        no, nothing happens. Raises `InvalidSize` for a negative budget.
+        Without a budget no hole is left. A budget below a page's bytes moves no page of that pool. While `may_move`
+        says no, nothing happens. Raises `InvalidSize` for a negative budget.
         """
         if budget_bytes is not None and budget_bytes < 0:
             raise InvalidSize(f"budget_bytes is {budget_bytes}. Pass 0 or more, or None for no limit.")
@@ -213,48 +198,50 @@ class PoolChain:
         return self.bytes_moved - before
 
     def order(self) -> None:
-        """Call the fence, for callers that write to pages themselves: what comes next is behind the last forward pass.
+        """Call the fence: what is written next is ordered behind the last forward pass.
 
-        Bytes that have left a span count as waited for.
+        Bytes that have left a span then count as waited for.
         """
-        self._wait()
+        if self._fence is not None:
+            self._fence()
+        self._handed_over = False
 
     def clear(self, pool: str | None = None) -> None:
-        """Every page, or every page of one pool, is free, whoever held it. O(pages)."""
+        """Make every page, or every page of one pool, free, no matter who holds it. O(pages)."""
         for member in self._members if pool is None else [self._members[self._index.find(pool)]]:
             member.clear()
-        self._handed_over = True
 
     def by_state(self) -> ArenaBytes:
-        """Every byte of the arena by what it is. O(pools)."""
+        """Count every byte of the arena by its state. O(pools)."""
         return bytes_by_state(self._members, self._layout)
 
     def audit(self) -> None:
         """Check every table, count and span, and that spans lie in order and apart. Raises `AuditError`. O(pages)."""
         audit_chain(self._members, self._layout)
 
-    def _fits(self, wanted: list[tuple[int, int]], released: Sequence[int] | None = None, *, moves: bool) -> bool:
-        spared = released or [0] * len(self._members)
-        if not moves:
-            return self._layout.fits_unmoved(wanted, spared)
-        counts = [used - count for used, count in zip(self._layout.num_used(), spared, strict=True)]
-        for index, num_pages in wanted:
-            counts[index] += num_pages
-        return self._layout.fits(counts)
-
-    def _make_room(self, index: int, grown: int, num_pages: int) -> tuple[int, int] | None:
-        """The edges that give the pool `grown` pages more, free now; None when there is no room for `num_pages`."""
+    def make_room(self, index: int, grown: int, num_pages: int) -> tuple[int, int] | None:
+        """The edges that give pool `index` `grown` pages more, free now; None where `num_pages` have no room."""
         edges = self._layout.grown(index, grown)
         if edges is None:
-            if not (self._moves() and self._fits([(index, num_pages)], moves=True)):
+            if not (self._moves() and self._layout.fits([(index, num_pages)])):
                 return None
             edges = self._layout.target(index, grown)
             page_bytes = self._layout.extents[index].page_bytes
             self._push(index, HIGH, edges[1] * page_bytes)
             self._push(index, LOW, edges[0] * page_bytes)
         if self._handed_over:
-            self._wait()
+            if self._fence is not None:
+                self._fence()
+            self._handed_over = False
         return edges
+
+    def note_release(self, index: int, *, shrunk: bool) -> None:
+        """Note that pages of pool `index` have become holes, and if its span gave up bytes; close them if eager."""
+        if shrunk:
+            self._handed_over = True
+        extent = self._layout.extents[index]
+        if self.eager and extent.place and extent.num_holes and self._moves():
+            self._retreat(index, -extent.place, extent.num_holes)
 
     def _push(self, index: int, side: int, byte: int) -> None:
         """Make everything beyond the pool on `side` stay clear of `byte`, whatever that moves further on."""
@@ -282,25 +269,11 @@ class PoolChain:
             self._retreat(index, side, num_pages)
 
     def _retreat(self, index: int, side: int, num_pages: int) -> None:
-        self._wait()
+        self.order()
         member = self._members[index]
         copies = member.retreat(side, num_pages)
         self.num_moves += copies
         self.bytes_moved += copies * member.spec.page_bytes
 
-    def _released(self, index: int, *, shrunk: bool) -> None:
-        """What follows when pages have become holes."""
-        if shrunk:
-            self._handed_over = True
-        extent = self._layout.extents[index]
-        if self.eager and extent.place and extent.num_holes and self._moves():
-            self._retreat(index, -extent.place, extent.num_holes)
-
     def _moves(self) -> bool:
         return self._may_move is None or self._may_move()
-
-    def _wait(self) -> None:
-        """Call the fence: what comes now is ordered behind the last forward pass."""
-        if self._fence is not None:
-            self._fence()
-        self._handed_over = False

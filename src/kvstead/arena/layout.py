@@ -10,10 +10,12 @@ one below it allows, leaves the most room above; so it fits if and only if some 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
+from typing import NoReturn
 
 from kvstead.arena.span import Extent, inward
+from kvstead.errors import InvalidSize, LayoutError
 from kvstead.kernels.spans import HIGH, LOW
 
 
@@ -35,7 +37,7 @@ class Layout:
         return at
 
     def border(self, index: int, side: int) -> int:
-        """The byte at which that neighbour begins, or the arena ends."""
+        """The byte at which the next pool on that side that is not empty begins, or the arena ends."""
         at = self.neighbour(index, side)
         if 0 <= at < len(self.extents):
             extent = self.extents[at]
@@ -43,8 +45,15 @@ class Layout:
         return self.top if side > 0 else self.bottom
 
     def reach(self, index: int, side: int) -> int:
-        """How far the pool's edge on that side could go while nothing else moves. Not beyond its neighbour's."""
-        return inward(self.border(index, side), side, self.extents[index].page_bytes)
+        """How far the pool's edge on that side could go while nothing else moves: to its neighbour, at most."""
+        extents, at = self.extents, index + side
+        byte = self.top if side > 0 else self.bottom
+        while 0 <= at < len(extents):  # as `border` and `inward` say; every take asks this twice
+            if extents[at].lo != extents[at].hi:
+                byte = (extents[at].lo if side > 0 else extents[at].hi) * extents[at].page_bytes
+                break
+            at += side
+        return side * (side * byte // extents[index].page_bytes)
 
     def packed(self, index: int, side: int) -> int:
         """How far it could go if everything on that side packed itself away."""
@@ -56,20 +65,26 @@ class Layout:
                 byte = (inward(byte, side, extent.page_bytes) - side * extent.num_used) * extent.page_bytes
         return inward(byte, side, self.extents[index].page_bytes)
 
-    def fits(self, counts: Iterable[int]) -> bool:
-        """Whether some layout has room for so many pages of each pool."""
+    def fits(self, wanted: Iterable[tuple[int, int]], released: Sequence[int] = ()) -> bool:
+        """Whether some layout has room for (index, pages) more, without `released` used pages of each pool."""
+        changes = [0] * len(self.extents)
+        for index, num_pages in enumerate(released):
+            changes[index] -= num_pages
+        for index, num_pages in wanted:
+            changes[index] += num_pages
+        return self.holds(changes, from_used=1)
+
+    def holds(self, counts: Iterable[int], from_used: int = 0) -> bool:
+        """Whether some layout has room for so many pages of each pool, `from_used` times the used ones besides."""
         byte = self.bottom
-        for extent, count in zip(self.extents, counts, strict=True):
+        for extent, number in zip(self.extents, counts, strict=True):
+            count = number + from_used * (extent.hi - extent.lo - extent.num_holes)
             if count:
                 end = -(-byte // extent.page_bytes) + count
                 if end > extent.limit:
                     return False
                 byte = end * extent.page_bytes
         return True
-
-    def num_used(self) -> list[int]:
-        """Used pages of each pool."""
-        return [extent.num_used for extent in self.extents]
 
     def free_bytes(self) -> int:
         """Bytes that no used page takes, wherever they are."""
@@ -85,18 +100,18 @@ class Layout:
         each = sum(self.extents[index].page_bytes for index in indices)
         return (max(0, (free - rounding) // each), free // each) if each else (0, 0)
 
-    def fits_unmoved(self, demand: Iterable[tuple[int, int]], released: Iterable[int]) -> bool:
+    def fits_unmoved(self, wanted: Iterable[tuple[int, int]], released: Sequence[int] = ()) -> bool:
         """Whether pools, each named once, can take (index, pages) one after the other while nothing moves.
 
-        released: used pages of each pool that count as holes.
+        released: used pages of each pool that count as holes; none if it is empty.
 
         A dry run. For one pool this is exact. For several it says what taking in this order would do, which need not
         find every way: a middle pool grows on the roomier side first.
         """
-        pools = zip(self.extents, released, strict=True)
+        pools = zip(self.extents, released or [0] * len(self.extents), strict=True)
         extents = [replace(extent, num_holes=extent.num_holes + num_pages) for extent, num_pages in pools]
         trial = Layout(extents, self.bottom, self.top)
-        for index, num_pages in demand:
+        for index, num_pages in wanted:
             extent = trial.extents[index]
             if num_pages > extent.num_holes:
                 placed = trial.grown(index, num_pages - extent.num_holes)
@@ -131,3 +146,49 @@ class Layout:
         size = extent.hi - extent.lo + num_pages
         high = min(self.reach(index, LOW) + size, self.packed(index, HIGH))
         return high - size, high
+
+
+class PoolIndex:
+    """Positions of pools by name. It checks what callers say of pools: pages wanted, pages assumed to be released."""
+
+    __slots__ = ("_index",)
+
+    def __init__(self, names: Sequence[str]) -> None:
+        self._index = {name: index for index, name in enumerate(names)}
+
+    def find(self, pool: str) -> int:
+        """The position of a pool. Raises `LayoutError` for an unknown one."""
+        index = self._index.get(pool)
+        if index is None:
+            self._refuse(pool)
+        return index
+
+    def wanted(self, demand: Mapping[str, int]) -> list[tuple[int, int]]:
+        """(position, pages) of each pool, in the order given.
+
+        Raises `LayoutError` for an unknown pool, `InvalidSize` for a negative number.
+        """
+        pairs = []
+        for name, num_pages in demand.items():
+            if name not in self._index:
+                self._refuse(name)
+            if num_pages < 0:
+                raise InvalidSize(f"{num_pages} pages of pool {name!r} are wanted. Ask for 0 or more.")
+            pairs.append((self._index[name], num_pages))
+        return pairs
+
+    def released(self, without: Mapping[str, int], num_used: Sequence[int]) -> list[int]:
+        """Pages of every pool that are assumed to be released. Raises `InvalidSize` for more than are used."""
+        counts = [0] * len(num_used)
+        for name, num_pages in without.items():
+            index = self.find(name)
+            if not 0 <= num_pages <= num_used[index]:
+                raise InvalidSize(
+                    f"{num_pages} pages of pool {name!r} are assumed to be released, of which {num_used[index]} are "
+                    "used. Name 0 or more, and no more than are used."
+                )
+            counts[index] = num_pages
+        return counts
+
+    def _refuse(self, pool: str) -> NoReturn:
+        raise LayoutError(f"the arena has no pool {pool!r}. Its pools are {', '.join(self._index)}.")

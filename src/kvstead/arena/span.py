@@ -22,8 +22,6 @@ from kvstead.kernels import spans
 from kvstead.kernels.array_types import IntArray, WordArray
 from kvstead.kernels.spans import HIGH, LOW
 
-_NO_PAGES: IntArray = np.empty(0, dtype=np.int64)
-
 
 def inward(byte: int, side: int, page_bytes: int) -> int:
     """The page boundary at `byte`, or the next one away from `side`: rounded down for HIGH, up for LOW."""
@@ -65,10 +63,11 @@ class Extent:
 class Span:
     """An extent and its holes: which pages are taken, become holes, or move. Knows nothing of who owns a page.
 
-    `first` and `limit`: its ids are from `first` to below `limit`. place: -1, 0 or 1. Memory: a bit a page.
+    first, limit: its ids are `first` .. `limit` - 1. place: -1, 0 or 1. words, starts: the holes, a bitmap in levels
+    (`kvstead.kernels.bitmap`), a bit a page.
     """
 
-    __slots__ = ("_starts", "_words", "extent")
+    __slots__ = ("extent", "starts", "words")
 
     def __init__(self, first: int, limit: int, place: int, page_bytes: int = 1) -> None:
         home = limit if place > 0 else first
@@ -76,8 +75,8 @@ class Span:
         sizes = [limit // 64 + 1]
         while sizes[-1] > 1:
             sizes.append((sizes[-1] + 63) // 64)
-        self._starts: IntArray = np.cumsum([0, *sizes[:-1]], dtype=np.int64)
-        self._words: WordArray = np.zeros(sum(sizes), dtype=np.uint64)
+        self.starts: IntArray = np.cumsum([0, *sizes[:-1]], dtype=np.int64)
+        self.words: WordArray = np.zeros(sum(sizes), dtype=np.uint64)
 
     def take(self, num_pages: int, lo: int, hi: int) -> IntArray:
         """Hand out holes, nearest to the span's own end first, and all pages by which it grows to `lo` and `hi`.
@@ -92,7 +91,7 @@ class Span:
         assert 0 <= num_holes <= extent.num_holes, f"{num_holes} of {extent.num_holes} holes are wanted"
         pages = np.empty(num_pages, dtype=np.int64)
         if num_holes:
-            spans.take_holes(self._words, self._starts, extent.place or LOW, pages[:num_holes])
+            spans.take_holes(self.words, self.starts, extent.place or LOW, pages[:num_holes])
             extent.num_holes -= num_holes
         if num_holes < num_pages:
             pages[num_holes : num_pages - grown_low] = np.arange(hi - grown_high, hi)
@@ -100,13 +99,21 @@ class Span:
             extent.lo, extent.hi = lo, hi
         return pages
 
-    def give(self, pages: IntArray) -> bool:
-        """Make used pages holes; those at an edge leave the span. Says whether any did. O(pages)."""
+    def release(self, v2p: IntArray, p2v: IntArray, v_pages: IntArray) -> tuple[int, bool]:
+        """Unbind virtual pages (`PageMap`) and make their physical pages holes; those at an edge leave the span.
+
+        Returns (-1, whether the span has shrunk), or (index of the first page that is not bound, False) with nothing
+        changed. O(pages).
+        """
         extent = self.extent
-        size = extent.hi - extent.lo
-        extent.num_holes += pages.size
-        self._trimmed(spans.add_holes(self._words, self._starts, pages, extent.lo, extent.hi, extent.place))
-        return extent.hi - extent.lo < size
+        lo, hi = extent.lo, extent.hi
+        bad, *edges = spans.release(v2p, p2v, v_pages, self.words, self.starts, lo, hi, extent.place)
+        if bad >= 0:
+            return bad, False
+        extent.lo, extent.hi = edges
+        shrunk = hi - lo - (extent.hi - extent.lo)
+        extent.num_holes += v_pages.size - shrunk
+        return bad, shrunk > 0
 
     def fresh_for(self, side: int, num_pages: int) -> int:
         """Pages beyond the opposite edge that `retreat` would need. O(num_pages)."""
@@ -114,7 +121,7 @@ class Span:
         size = extent.hi - extent.lo
         if num_pages >= size:
             return num_pages - extent.num_holes
-        used = spans.count_used(self._words, *self._band(side, num_pages))
+        used = spans.count_used(self.words, *self._band(side, num_pages))
         return max(0, used - (extent.num_holes - (num_pages - used)))
 
     def retreat(self, side: int, num_pages: int) -> tuple[IntArray, IntArray]:
@@ -127,7 +134,7 @@ class Span:
         extent = self.extent
         fresh = self.fresh_for(side, num_pages)
         band = self._band(side, min(num_pages, extent.hi - extent.lo))
-        num_used = spans.count_used(self._words, *band)
+        num_used = spans.count_used(self.words, *band)
         outside = extent.num_holes - (band[1] - band[0] - num_used)
         num_holes = min(outside, num_used)
         src, dst = np.empty((2, num_used), dtype=np.int64)
@@ -137,10 +144,10 @@ class Span:
         assert extent.first <= extent.lo <= extent.hi <= extent.limit, f"no room to retreat by {num_pages} pages"
         start = extent.lo if side > 0 else extent.hi - (num_used - num_holes)
         edges = spans.retreat(
-            self._words, self._starts, np.array(band), extent.lo, extent.hi, extent.place, -side, num_holes, start,
+            self.words, self.starts, np.array(band), extent.lo, extent.hi, extent.place, -side, num_holes, start,
             src, dst,
         )  # fmt: skip
-        self._trimmed(edges)
+        self._trim(edges)
         return src, dst
 
     def affordable(self, side: int, max_used: int) -> tuple[int, int]:
@@ -149,22 +156,22 @@ class Span:
         O(band).
         """
         extent = self.extent
-        return spans.longest_band(self._words, extent.edge(side), side, extent.num_holes, max_used)
+        return spans.longest_band(self.words, extent.edge(side), side, extent.num_holes, max_used)
 
     def holes(self) -> IntArray:
         """All holes, ascending. O(limit)."""
-        bits = np.unpackbits(self._words[: self.extent.limit // 64 + 1].view(np.uint8), bitorder="little")
+        bits = np.unpackbits(self.words[: self.extent.limit // 64 + 1].view(np.uint8), bitorder="little")
         return np.flatnonzero(bits)
 
     def clear(self) -> None:
         """No page is used any more. O(limit)."""
         extent = self.extent
-        self._words.fill(0)
+        self.words.fill(0)
         extent.num_holes = 0
         extent.lo = extent.hi = extent.limit if extent.place > 0 else extent.first
 
     def audit(self) -> None:
-        """Hold edges, holes and their count against each other. Raises `AuditError`. O(limit)."""
+        """Check edges, holes and their count against each other. Raises `AuditError`. O(limit)."""
         extent = self.extent
         if not extent.first <= extent.lo <= extent.hi <= extent.limit:
             raise AuditError(f"a span [{extent.lo}, {extent.hi}) lies outside [{extent.first}, {extent.limit}).")
@@ -181,8 +188,8 @@ class Span:
         loose = [page for side, page in ((LOW, extent.lo), (HIGH, extent.hi - 1)) if side != extent.place]
         if np.isin(loose, holes).any():
             raise AuditError(f"the span [{extent.lo}, {extent.hi}) has a hole at an edge. It was not trimmed.")
-        ends = [*self._starts[1:].tolist(), self._words.size]
-        levels = [self._words[a:b] for a, b in zip(self._starts.tolist(), ends, strict=True)]
+        ends = [*self.starts[1:].tolist(), self.words.size]
+        levels = [self.words[a:b] for a, b in zip(self.starts.tolist(), ends, strict=True)]
         for below, above in pairwise(levels):
             bits = np.flatnonzero(np.unpackbits(above.view(np.uint8), bitorder="little"))
             if not np.array_equal(np.flatnonzero(below), bits):
@@ -192,7 +199,7 @@ class Span:
         extent = self.extent
         return (extent.hi - num_pages, extent.hi) if side > 0 else (extent.lo, extent.lo + num_pages)
 
-    def _trimmed(self, edges: tuple[int, int]) -> None:
+    def _trim(self, edges: tuple[int, int]) -> None:
         extent = self.extent
         lo, hi = edges
         extent.num_holes -= (lo - extent.lo) + (extent.hi - hi)

@@ -21,7 +21,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from kvstead.allocators import SWAAllocator
+from kvstead.allocators import WindowSide
 from kvstead.engine.books import audit_ownership
 from kvstead.engine.lease import Lease, Peek
 from kvstead.engine.memory import ArenaOptions, MemoryRequest, plan_memory
@@ -98,7 +98,7 @@ class KVCacheManager(MemoryView):
         self._tokens = RowTokens(self.table)
         self.num_tokens, self.computed = self._tokens.known, self._tokens.computed
         self.protected: IntArray = np.zeros(max_requests + 1, dtype=np.int64)
-        if isinstance(self.allocator, SWAAllocator):
+        if isinstance(self.allocator, WindowSide):
             self.row_windows = RowWindows(self, self.allocator)
         if self.allocator.states is not None:
             self.row_states = RowStates(self, self.allocator.states, state_interval)

@@ -17,6 +17,8 @@ from dataclasses import dataclass, replace
 import torch
 
 from kvstead.allocators import (
+    ArenaAllocator,
+    ArenaSWAAllocator,
     MultiEndedAllocator,
     PagedAllocator,
     SWAAllocator,
@@ -141,7 +143,7 @@ def plan_memory(layout: ModelLayout, asked: MemoryRequest, max_requests: int, ma
 
 def build_allocator(
     layout: ModelLayout, plan: MemoryPlan, options: ArenaOptions, device: str | torch.device
-) -> PagedAllocator:
+) -> PagedAllocator | SWAAllocator | ArenaAllocator | ArenaSWAAllocator:
     """The pools of a plan behind one allocator. Raises `LayoutError` for a memory too small for a page of each."""
     if not plan.is_shared:
         num_states = plan.num_states if plan.state_bytes else None

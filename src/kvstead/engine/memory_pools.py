@@ -7,7 +7,7 @@ from collections.abc import Callable
 import numpy as np
 import torch
 
-from kvstead.allocators import MultiEndedAllocator, SWAAllocator, UnifiedSWAAllocator
+from kvstead.allocators import ArenaAllocator, ArenaSWAAllocator, WindowSide
 from kvstead.arena import Chain, PoolChain
 from kvstead.engine.memory import ArenaOptions, MemoryPlan, build_allocator
 from kvstead.engine.room import FULL, STATE, WINDOW, Room, SeparateRoom, SharedRoom
@@ -61,15 +61,15 @@ class Memory:
 
     def slots(self, slots: Integers) -> torch.Tensor:
         """Where full slots are now; see `KVCacheManager.physical_slots`."""
-        if isinstance(self.allocator, (MultiEndedAllocator, UnifiedSWAAllocator)):
+        if isinstance(self.allocator, (ArenaAllocator, ArenaSWAAllocator)):
             return self.allocator.physical_slots(slots)
         return to_device(to_host(slots), self.allocator.device).reshape(np.shape(slots))
 
     def window_slots(self, slots: Integers) -> torch.Tensor:
         """Where the window side of full slots is now; see `KVCacheManager.window_slots`."""
-        if isinstance(self.allocator, UnifiedSWAAllocator):
+        if isinstance(self.allocator, ArenaSWAAllocator):
             return self.allocator.physical_window_slots(slots)
-        assert isinstance(self.allocator, SWAAllocator), "there is a window side"
+        assert isinstance(self.allocator, WindowSide), "there is a window side"
         return self.allocator.window_slots(slots)
 
     def copy_state(self, source: int, target: int) -> None:

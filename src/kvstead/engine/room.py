@@ -14,7 +14,7 @@ from collections.abc import Callable
 from operator import add
 from typing import NamedTuple, Protocol
 
-from kvstead.allocators import PagedAllocator, SWAAllocator
+from kvstead.allocators import Allocator, WindowSide
 from kvstead.arena import Chain
 from kvstead.prefix import Evicted, PrefixTree
 
@@ -83,12 +83,12 @@ class SeparateRoom:
     notice: called when what is needed does not fit into what is free, before anything is evicted.
     """
 
-    def __init__(self, allocator: PagedAllocator, tree: PrefixTree, notice: Callable[[], None]) -> None:
+    def __init__(self, allocator: Allocator, tree: PrefixTree, notice: Callable[[], None]) -> None:
         self._tree = tree
         self._notice = notice
         self._page_size = allocator.page_size
         self._states = allocator.states
-        self._windows = allocator if isinstance(allocator, SWAAllocator) else None
+        self._windows = allocator if isinstance(allocator, WindowSide) else None
         self._allocator = allocator
         self._free_tokens = self._windows.full_available_size if self._windows else allocator.available_size
 

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from operator import mul
 from typing import TYPE_CHECKING, Self
 
-from kvstead.allocators import SWAAllocator
-from kvstead.arena.books import ArenaBytes
+from kvstead.allocators import WindowSide
+from kvstead.arena.accounting import ArenaBytes
 from kvstead.engine.room import FULL, STATE, WINDOW
 
 if TYPE_CHECKING:
@@ -89,7 +89,7 @@ def _separate(memory: MemoryView) -> MemoryStats:
         counts = live, cached, parked, memory.num_slots - live - cached - parked
         total = plan.total_bytes - plan.window_bytes - plan.states_bytes
         sides[FULL_SIDE] = SideStats.of(total, plan.token_bytes, *counts)
-    if isinstance(allocator, SWAAllocator):
+    if isinstance(allocator, WindowSide):
         live, cached, parked = memory.window_live_tokens(), tree.window_evictable_tokens, allocator.swa_parked_size()
         counts = live, cached, parked, memory.num_window_slots - live - cached - parked
         sides[WINDOW_SIDE] = SideStats.of(plan.window_bytes, plan.window_token_bytes, *counts)
@@ -105,8 +105,10 @@ def _shared(found: ArenaBytes, memory: MemoryView) -> MemoryStats:
     plan, evictable = memory.plan, memory.room.evictable()
     cached = dict(zip((FULL, WINDOW, STATE), map(mul, evictable, plan.own_page_bytes), strict=True))
     sides = {}
+    page_bytes = dict(zip((FULL, WINDOW, STATE), plan.own_page_bytes, strict=True))
     for name, pool in found.pools.items():
-        by_state = {"live": pool.live - cached[name], "cached": cached[name], "parked": pool.parked}
+        parked = memory.allocator.pools[name].num_parked * page_bytes[name]
+        by_state = {"live": pool.used - parked - cached[name], "cached": cached[name], "parked": parked}
         if plan.has_arena:
             by_state["hole"] = pool.hole
         sides[name] = SideStats(sum(by_state.values()), by_state)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from kvstead.allocators import SWAAllocator
+from kvstead.allocators import WindowSide
 from kvstead.engine.memory_pools import Memory
 from kvstead.engine.states import RowStates
 from kvstead.engine.stats import MemoryStats, memory_stats
@@ -35,7 +35,7 @@ class MemoryView:
         self.state_bytes = plan.state_bytes
         self.allocator, self.chain = allocator, memory.chain
         self.num_slots = allocator.size
-        self.num_window_slots = allocator.swa_size if isinstance(allocator, SWAAllocator) else 0
+        self.num_window_slots = allocator.swa_size if isinstance(allocator, WindowSide) else 0
         self.num_states = allocator.states.size if allocator.states else 0
         self.pool, self.window_pool, self.state_pool = memory.pool, memory.window_pool, memory.state_pool
         self.tree = PrefixTree(allocator, policy=policy, window=plan.window, states=allocator.states)

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from kvstead.allocators import SWAAllocator
+from kvstead.allocators import WindowSide
 from kvstead.kernels import rows as row_kernels
 from kvstead.kernels.array_types import IntArray
 
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 class RowWindows:
     """The window side of a manager's rows. start: int64[rows + 1], a multiple of the page size each."""
 
-    def __init__(self, manager: KVCacheManager, allocator: SWAAllocator) -> None:
+    def __init__(self, manager: KVCacheManager, allocator: WindowSide) -> None:
         assert manager.window is not None, "an allocator with two sides is for a model with a window"
         self.allocator = allocator
         self._manager = manager

@@ -10,7 +10,7 @@ from kvstead.kernels.arrays import Integers, to_host
 _INT32 = torch.iinfo(torch.int32)
 
 
-class Sender:
+class DeviceTransfer:
     """Copies host arrays to `device` as `dtype`, through pinned memory where the device has it.
 
     A copy is under way when `send` returns. Pinned blocks are torch's: it hands a block out again only when the copies

@@ -9,8 +9,6 @@ A kernel that can refuse returns where it stumbled and has undone its own writes
 
 from __future__ import annotations
 
-from typing import TypeAlias
-
 from numba import types
 
 from kvstead.kernels.array_types import IntArray, StateArray, TagArray
@@ -23,17 +21,13 @@ PARKED = 2
 PADDING = 3
 CLAIMED = 4
 
-# What can be wrong with a row that is to grow.
+# What can be wrong with a segment of a row, or with a row that is to grow.
 FAULT_NONE = 0
 FAULT_LENGTHS = 1  # prefix < 0 or seq < prefix
-FAULT_OFFSET = 2  # the last slot's place in its page does not follow from the prefix length
-FAULT_FOREIGN = 3  # the last slot lies in no page of this pool
-FAULT_NOT_LIVE = 4  # ... or in one that nobody holds
-FAULT_SHARED = 5  # ... or in one that another row of the batch grows in
-
-# (fault, row, new slots, new pages)
-Verdict: TypeAlias = tuple[int, int, int, int]
-VERDICT = types.UniTuple(types.int64, 4)
+FAULT_OFFSET = 2  # slots are not consecutive from a page's start, or a last slot does not match the row's length
+FAULT_FOREIGN = 3  # the last slot does not belong to this pool
+FAULT_NOT_LIVE = 4  # ... or nobody holds its page
+FAULT_SHARED = 5  # ... or another row of the batch grows in its page
 
 
 @kernel(types.void(I64, i64, i64, i64))
@@ -45,6 +39,17 @@ def _write_run(ring: IntArray, start: int, first: int, count: int) -> None:
         front[i] = first + i
     for i in range(count - straight):
         ring[i] = first + straight + i
+
+
+@kernel(types.void(I64, i64, I64))
+def write_ring(ring: IntArray, start: int, pages: IntArray) -> None:
+    """Write `pages` into a ring from `start` on, wrapping around."""
+    straight = min(pages.size, ring.size - start)
+    front = ring[start : start + straight]
+    for i in range(front.size):
+        front[i] = pages[i]
+    for i in range(pages.size - straight):
+        ring[i] = pages[straight + i]
 
 
 @kernel(types.boolean(U8, I64, i64))
@@ -168,6 +173,16 @@ def move_slots(state: StateArray, slots: IntArray, page_size: int, after: int, o
     return count, -1
 
 
+@kernel(types.UniTuple(i64, 2)(U8, I64, i64, I64, I64, i64, i64))
+def free_slots(
+    state: StateArray, slots: IntArray, page_size: int, out: IntArray, ring: IntArray, at: int, shift: int
+) -> tuple[int, int]:
+    """`move_slots` to FREE, which writes the pages into a ring as well: from `at - shift * number of pages` on."""
+    count, bad = move_slots(state, slots, page_size, FREE, out)
+    write_ring(ring, (at - shift * count) % ring.size, out[:count])
+    return count, bad
+
+
 @kernel(types.UniTuple(i64, 2)(U8, I64, i64, i64, I64, i64))
 def move_segment(
     state: StateArray, slots: IntArray, page_size: int, after: int, ring: IntArray, start: int
@@ -211,135 +226,3 @@ def expand_pages(pages: IntArray, page_size: int, out: IntArray) -> None:
         start = i * page_size
         for j in range(page_size):
             out[start + j] = base + j
-
-
-@kernel(i64(U8, i64, i64, i64))
-def claim_last_page(state: StateArray, prefix: int, last: int, page_size: int) -> int:
-    """Check the slot behind which a row grows; a row that grows inside a live page claims it against its neighbours."""
-    offset = prefix % page_size
-    if (last + 1) % page_size != offset:
-        return FAULT_OFFSET
-    if offset == 0:
-        return FAULT_NONE
-    page = last // page_size
-    if last < 0 or page >= state.size or state[page] == PADDING:
-        return FAULT_FOREIGN
-    if state[page] == CLAIMED:
-        return FAULT_SHARED
-    if state[page] != LIVE:
-        return FAULT_NOT_LIVE
-    state[page] = CLAIMED
-    return FAULT_NONE
-
-
-@kernel(VERDICT(U8, I64, I64, I64, i64))
-def extend_demand(
-    state: StateArray, prefix_lens: IntArray, seq_lens: IntArray, last_locs: IntArray, page_size: int
-) -> Verdict:
-    """Check a batch of rows that are to grow from `prefix_lens` to `seq_lens` and count what they take.
-
-    Returns (fault, row, new slots, new pages); a row counts as no more pages than the pool has states. The states are
-    left as they were.
-    """
-    fault = FAULT_NONE
-    num_slots = 0
-    num_pages = 0
-    rows = 0
-    for i in range(seq_lens.size):
-        prefix = prefix_lens[i]
-        seq = seq_lens[i]
-        if prefix < 0 or seq < prefix:
-            fault = FAULT_LENGTHS
-        elif seq > prefix:
-            fault = claim_last_page(state, prefix, last_locs[i], page_size)
-            num_slots += seq - prefix
-            # More than the pool has is too much whatever the number; so bounded, no sum of rows overflows.
-            num_pages += min((seq - 1) // page_size - (prefix - 1) // page_size, state.size)
-        if fault != FAULT_NONE:
-            break
-        rows += 1
-    for i in range(rows):
-        if seq_lens[i] > prefix_lens[i] and prefix_lens[i] % page_size != 0:
-            state[last_locs[i] // page_size] = LIVE
-    return fault, rows, num_slots, num_pages
-
-
-@kernel(types.void(I64, I64, I64, i64, I64, I64))
-def extend_slots(
-    prefix_lens: IntArray, seq_lens: IntArray, last_locs: IntArray, page_size: int, pages: IntArray, out: IntArray
-) -> None:
-    """New slots of every row, one row after the other: the rest of its last page, then `pages` in order."""
-    taken = 0
-    k = 0
-    for i in range(seq_lens.size):
-        position = prefix_lens[i]
-        seq = seq_lens[i]
-        if position < seq and position % page_size != 0:
-            end = min(seq, (position // page_size + 1) * page_size)
-            shift = last_locs[i] + 1 - position
-            while position < end:
-                out[k] = position + shift
-                k += 1
-                position += 1
-        while position < seq:
-            base = pages[taken] * page_size
-            taken += 1
-            length = min(page_size, seq - position)
-            for j in range(length):
-                out[k + j] = base + j
-            k += length
-            position += length
-
-
-@kernel(VERDICT(U8, I64, I64, i64, I64))
-def decode_slots(state: StateArray, seq_lens: IntArray, last_locs: IntArray, page_size: int, out: IntArray) -> Verdict:
-    """The next slot of every row where its last page has room, and -1 where it opens a page.
-
-    `seq_lens` count the new token. Returns (fault, row, new slots, new pages), as `extend_demand` with a prefix of
-    `seq_lens - 1`. The states are left as they were.
-    """
-    fault = FAULT_NONE
-    num_pages = 0
-    rows = 0
-    for i in range(seq_lens.size):
-        prefix = seq_lens[i] - 1
-        last = last_locs[i]
-        if seq_lens[i] < 1:
-            fault = FAULT_LENGTHS
-            break
-        fault = claim_last_page(state, prefix, last, page_size)
-        if fault != FAULT_NONE:
-            break
-        if prefix % page_size == 0:
-            out[i] = -1
-            num_pages += 1
-        else:
-            out[i] = last + 1
-        rows += 1
-    for i in range(rows):
-        if out[i] >= 0:
-            state[last_locs[i] // page_size] = LIVE
-    return fault, rows, seq_lens.size, num_pages
-
-
-@kernel(types.void(I64, i64, I64))
-def open_pages(pages: IntArray, page_size: int, out: IntArray) -> None:
-    """Give each -1 in `out` the first slot of the next page."""
-    taken = 0
-    for i in range(out.size):
-        if out[i] < 0:
-            out[i] = pages[taken] * page_size
-            taken += 1
-
-
-@kernel(types.void(I32, I64, I64, i64, I64, I32))
-def tag_rows(
-    owner: TagArray, prefix_lens: IntArray, seq_lens: IntArray, page_size: int, pages: IntArray, tags: TagArray
-) -> None:
-    """Write each row's tag on the pages that `extend_slots` gives it."""
-    taken = 0
-    for i in range(seq_lens.size):
-        last = (seq_lens[i] + page_size - 1) // page_size
-        for _ in range((prefix_lens[i] + page_size - 1) // page_size, last):
-            owner[pages[taken]] = tags[i]
-            taken += 1

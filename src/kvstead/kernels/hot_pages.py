@@ -1,12 +1,12 @@
-"""Kernels of the hot side: which device page each logical page owns, and how many of its entries are there.
+"""Kernels of the hot side: which device page is linked to each logical page, and how many entries it holds.
 
     logical page    0   1   2   3   4 .. N   N + 1
     device_pages  [ 0 | 7 | 0 | 2 | 0 .. 4 |  -1   ]     0: none
     hot_lens      [ . | 4 | . | 1 | . .. 4 |   .   ]     entries, where there is a device page
 
-An entry is one token, or a block of `ratio` tokens, there once the last of them is. A page and its device page have
-their entries at equal places, and those that are there are the first ones: a row grows in order, and behind an entry
-that is not there it cannot go on.
+An entry is one token, or a block of `ratio` tokens that is there once its last token is. A page and its device page
+have their entries at equal places, and the device page holds the first ones: a row grows in order, and cannot leave a
+gap.
 """
 
 from __future__ import annotations

@@ -10,7 +10,8 @@ from numpy.typing import NDArray
 
 from kvstead.kernels.array_types import IntArray, StateArray, TagArray
 from kvstead.kernels.compiling import I32, I64, U8, i64, kernel
-from kvstead.kernels.host import CLAIMED, LIVE, VERDICT, Verdict, decode_slots
+from kvstead.kernels.growing_rows import VERDICT, Verdict, decode_slots
+from kvstead.kernels.host import CLAIMED, LIVE
 
 Table: TypeAlias = NDArray[np.int64]  # [rows, width]
 TokenTable: TypeAlias = NDArray[np.int32]  # [rows, width]

@@ -3,11 +3,10 @@
 Holes are a bitmap in levels, as in `bitmap`: bit p of level 0 is set when page p is a hole. A side is a sign, -1 for
 low and +1 for high, and so is the end at which a span is anchored (0: at none).
 
-    v2p[v]   p: page p is v's      ~p: it is v's and parked      -1: v has none
-    p2v[p]   v                     ~v                            -1: nobody's
+    v2p[v]   the physical page of virtual page v, -1: none
+    p2v[p]   the virtual page that has page p,    -1: none
 
-Turning a pair into its complement, which is XOR with -1, parks it; everything negative reads as "no page". Row 0 of
-both tables is 0, the sink; their last rows stay -1, so that index -1 does.
+Row 0 of both tables is 0, the sink; their last rows stay -1, so that index -1 reads -1.
 """
 
 from __future__ import annotations
@@ -105,13 +104,6 @@ def _trim(words: WordArray, starts: IntArray, lo: int, hi: int, anchor: int) -> 
     return lo, hi
 
 
-@kernel(types.UniTuple(i64, 2)(U64, I64, I64, i64, i64, i64))
-def add_holes(words: WordArray, starts: IntArray, pages: IntArray, lo: int, hi: int, anchor: int) -> tuple[int, int]:
-    """Make pages of the span holes. Returns its edges, trimmed."""
-    set_bits(words, starts, pages)
-    return _trim(words, starts, lo, hi, anchor)
-
-
 @kernel(i64(U64, i64, i64))
 def count_used(words: WordArray, lo: int, hi: int) -> int:
     """How many of the pages from `lo` to `hi` are no holes."""
@@ -187,74 +179,52 @@ def first_bound(v2p: IntArray, v_pages: IntArray) -> int:
 
 @kernel(types.void(I64, I64, I64, I64))
 def bind(v2p: IntArray, p2v: IntArray, v_pages: IntArray, pages: IntArray) -> None:
-    """Give virtual pages their physical ones."""
+    """Bind virtual pages to physical ones."""
     for i in range(v_pages.size):
         v2p[v_pages[i]] = pages[i]
         p2v[pages[i]] = v_pages[i]
 
 
-@kernel(i64(I64, I64, I64, i64, I64))
-def unbind(v2p: IntArray, p2v: IntArray, v_pages: IntArray, flip: int, out: IntArray) -> int:
-    """Take the physical pages of live (`flip` 0) or parked (-1) virtual pages away and write them to `out`.
+@kernel(types.UniTuple(i64, 3)(I64, I64, I64, U64, I64, i64, i64, i64))
+def release(
+    v2p: IntArray, p2v: IntArray, v_pages: IntArray, words: WordArray, starts: IntArray, lo: int, hi: int, anchor: int
+) -> tuple[int, int, int]:
+    """Take the physical pages of bound virtual pages away and make them holes of the span from `lo` to `hi`.
 
-    Returns -1, or the index of the first that is out of range or not so, with nothing changed but `out`.
+    Returns (-1, the span's edges, trimmed), or (index of the first page that is out of range or not bound, lo, hi) with
+    nothing changed.
     """
     limit = v2p.size - 1
+    pages = np.empty(v_pages.size, dtype=np.int64)
     for i in range(v_pages.size):
         v = v_pages[i]
-        page = v2p[v] ^ flip if 0 < v < limit else 0
+        page = v2p[v] if 0 < v < limit else 0
         if page <= 0:
             for j in range(i):
-                v2p[v_pages[j]] = out[j] ^ flip
-            return i
-        out[i] = page
+                v2p[v_pages[j]] = pages[j]
+            return i, lo, hi
+        pages[i] = page
         v2p[v] = -1
-    for i in range(out.size):
-        p2v[out[i]] = -1
-    return -1
-
-
-@kernel(i64(I64, I64, I64, i64))
-def turn(v2p: IntArray, p2v: IntArray, v_pages: IntArray, flip: int) -> int:
-    """Park live virtual pages (`flip` 0) or make parked ones live (-1).
-
-    Returns -1, or the index of the first that is out of range or not so, with nothing changed.
-    """
-    limit = v2p.size - 1
-    bad = -1
-    turned = 0
-    for i in range(v_pages.size):
-        v = v_pages[i]
-        if v < 1 or v >= limit or v2p[v] ^ flip <= 0:
-            bad = i
-            break
-        v2p[v] ^= -1
-        turned += 1
-    for i in range(turned):
-        v = v_pages[i]
-        if bad >= 0:
-            v2p[v] ^= -1
-        else:
-            p2v[v2p[v] ^ flip ^ -1] ^= -1
-    return bad
+    for i in range(pages.size):
+        p2v[pages[i]] = -1
+    set_bits(words, starts, pages)
+    edges = _trim(words, starts, lo, hi, anchor)
+    return -1, edges[0], edges[1]
 
 
 @kernel(types.void(I64, I64, I64, I64))
 def rebind(v2p: IntArray, p2v: IntArray, src: IntArray, dst: IntArray) -> None:
-    """Whoever has page `src` has `dst` instead, live or parked as before. No page is in both."""
+    """Move the owners of pages `src` to pages `dst`. No page is in both."""
     for i in range(src.size):
         owner = p2v[src[i]]
         p2v[src[i]] = -1
         p2v[dst[i]] = owner
-        if owner >= 0:
-            v2p[owner] = dst[i]
-        else:
-            v2p[owner ^ -1] = dst[i] ^ -1
+        v2p[owner] = dst[i]
 
 
 @kernel(i64(I64, I64, i64, I64))
 def translate(v2p: IntArray, slots: IntArray, page_size: int, out: IntArray) -> int:
-    """The physical slot of each virtual slot: 0, in the sink, for -1 and where the page is not live.
+    """The physical slot of each virtual slot: 0, in the sink, for -1 and where the page is not bound.
 
     Returns -1, or the index of the first slot that is below -1 or past the table. `out` may be `slots`.
     """

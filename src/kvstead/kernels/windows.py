@@ -1,11 +1,11 @@
-"""Kernels of the window side: which window page each full page owns, and what rows, frees and moves do to that.
+"""Kernels of a linked pool: which window page is linked to each full page, and what rows, frees and moves change.
 
     full page      0   1   2   3   4   5 .. N   N + 1
     window_pages [ 0 | 7 | 0 | 2 | 0 | 1 .. 4 |  -1   ]     0: none; the last entry keeps index -1 at -1
 
-A full page and its peer have their tokens at equal offsets, so a page needs one entry, not one a slot. `map_pages`,
-`bare_slot` and `bare_row` are for pages just taken and rows just checked; the others refuse ids outside 1 .. N before
-they change anything.
+A full page and its window page have their tokens at equal offsets, so a page needs one entry, not one a slot.
+`map_pages`, `bare_slot` and `bare_row` are for pages just taken and rows just checked; the others refuse ids outside 1
+.. N before they change anything.
 """
 
 from __future__ import annotations
@@ -21,23 +21,23 @@ MOVE_FOREIGN_SRC = 1  # the first lies in no page of this pool
 MOVE_FOREIGN_DST = 2  # ... the second does
 MOVE_OFFSET = 3  # they lie at different offsets, or one of their pages is paired with a third
 MOVE_SRC_BARE = 4  # the first's page has no window page
-MOVE_DST_DEAD = 5  # nobody holds the second's page
+MOVE_DST_DEAD = 5  # the second's page is not live
 MOVE_DST_TAKEN = 6  # it has a window page already
 
 
 @kernel(types.void(I64, I64, I64, i64))
-def map_pages(window_pages: IntArray, pages: IntArray, peers: IntArray, start: int) -> None:
-    """Give `pages[start:]` their peers, one each."""
-    for i in range(peers.size):
-        window_pages[pages[start + i]] = peers[i]
+def map_pages(window_pages: IntArray, pages: IntArray, linked: IntArray, start: int) -> None:
+    """Link `pages[start:]` to window pages, one each."""
+    for i in range(linked.size):
+        window_pages[pages[start + i]] = linked[i]
 
 
 @kernel(types.UniTuple(i64, 2)(I64, I64, I64))
 def unmap_pages(window_pages: IntArray, pages: IntArray, out: IntArray) -> tuple[int, int]:
-    """Take the peers of `pages` away and write them to `out`; a page without one, or named again, gives none.
+    """Unlink the window pages of `pages` and write them to `out`; a page without one, or named again, gives none.
 
-    Returns (number of peers, -1), or (0, index of the first page outside the pool) with nothing changed. `out` is as
-    long as `pages`, or as there are peers if that is less.
+    Returns (number of window pages, -1), or (0, index of the first page outside the pool) with nothing changed. `out`
+    is as long as `pages`, or as there are window pages if that is less.
     """
     limit = window_pages.size - 1
     for i in range(pages.size):
@@ -45,10 +45,10 @@ def unmap_pages(window_pages: IntArray, pages: IntArray, out: IntArray) -> tuple
             return 0, i
     count = 0
     for i in range(pages.size):
-        peer = window_pages[pages[i]]
-        if peer > 0:
+        window = window_pages[pages[i]]
+        if window > 0:
             window_pages[pages[i]] = 0
-            out[count] = peer
+            out[count] = window
             count += 1
     return count, -1
 
@@ -98,8 +98,8 @@ def window_slots(window_pages: IntArray, slots: IntArray, page_size: int, out: I
             out[i] = -1
             continue
         page = slot // page_size
-        peer = window_pages[page]
-        out[i] = peer * page_size + slot - page * page_size if peer > 0 else 0
+        window = window_pages[page]
+        out[i] = window * page_size + slot - page * page_size if window > 0 else 0
     return -1
 
 
@@ -147,10 +147,10 @@ def _move_fault(state: StateArray, window_pages: IntArray, src: int, dst: int, p
 
 
 @kernel(types.UniTuple(i64, 2)(U8, I64, I64, I64, i64, I64))
-def move_peers(
+def move_windows(
     state: StateArray, window_pages: IntArray, src: IntArray, dst: IntArray, page_size: int, pairs: IntArray
 ) -> tuple[int, int]:
-    """Move the peer of the page of each `src` slot to the page of the `dst` slot beside it.
+    """Move the window page of the page of each `src` slot to the page of the `dst` slot beside it.
 
     Returns (0, number of pages moved), or (fault, index of the first bad pair) with nothing changed. `pairs` is room
     for three ids a slot. While the call lasts, a paired page's entry is negative and names its pair.

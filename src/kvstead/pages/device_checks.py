@@ -1,10 +1,10 @@
-"""Checks whose verdict stays on the device until somebody asks for it.
+"""Checks whose verdict stays on the device until `audit` asks for it.
 
 The state of every page is a byte there, as on the host. What is found wrong is written beside it, the first fault only:
 
     fault   [ kind, id ]    kind 0: all is well so far
 
-Nothing waits for that, so nothing can be refused either: a bad call has taken effect when `raise_first` tells of it.
+No call waits for that, so no call can be refused: a bad call has taken effect when `raise_first` reports it.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ GREW = 2  # id: a slot behind which a row grew
 OFFSET = 3  # id: such a slot, at the wrong place in its page
 SEGMENT = 4  # id: a slot of a segment that does not follow the one before it
 COUNT = 5  # id: how many distinct pages there were
-NO_PEER = 6  # id: a full page
-PEER_LEFT = 7  # id: a full page
+NOT_LINKED = 6  # id: a full page
+STILL_LINKED = 7  # id: a full page
 BARE = 8  # id: a slot behind which a row grew
 COLD = 9  # the same
 
@@ -38,17 +38,17 @@ _MISTAKES: dict[int, tuple[type[KVSteadError], str, str]] = {
     ),
     COUNT: (
         AuditError,
-        "slots of {} distinct pages were freed as another number of them.",
+        "slots of {} distinct pages were freed with another `num_pages`.",
         "Pass that number, or leave `num_pages` out.",
     ),
-    NO_PEER: (
+    NOT_LINKED: (
         DoubleFree,
-        "full page {} was freed with its window page, which it has no more.",
+        "full page {} was freed with its window page, which is gone.",
         "Free the part of a row that has left the window with free_full_segment, or by free, which looks.",
     ),
-    PEER_LEFT: (
+    STILL_LINKED: (
         AuditError,
-        "full page {} was freed without its window page, which it still has.",
+        "full page {} was freed without its window page, which is still linked.",
         "Free such pages with free_segment, or by free, which looks.",
     ),
     BARE: (
@@ -77,13 +77,13 @@ class DeviceChecks:
         self.clear()
 
     def clear(self) -> None:
-        """Every page is free, and all is well."""
+        """Make every page free, and forget the fault."""
         self.state.fill_(FREE)
         self.state[:1].fill_(PADDING)
         self._fault.zero_()
 
     def enter(self, pages: torch.Tensor, after: int) -> None:
-        """Pages of our own go over to a state."""
+        """Pages that the list itself names enter a state."""
         self.state.index_fill_(0, self._known(pages), after)
 
     def leave(self, pages: torch.Tensor, after: int) -> None:
@@ -95,7 +95,7 @@ class DeviceChecks:
         self.state[:1].fill_(PADDING)
 
     def grow(self, last_locs: torch.Tensor, offsets: torch.Tensor, page_size: int) -> None:
-        """Rows grow behind slots: from `offsets` of a page on, in that very page where the offset is not 0."""
+        """Rows grow behind slots, from `offsets` of a page on: in the same page where the offset is not 0."""
         self.note(OFFSET, (last_locs + 1).remainder(page_size) != offsets, last_locs)
         inside = offsets != 0
         pages = torch.where(inside, torch.div(last_locs, page_size, rounding_mode="floor"), 0)
@@ -104,7 +104,7 @@ class DeviceChecks:
         self.note(GREW, inside & ~(sound & device_ops.first_ones(pages, self._marks)), last_locs)
 
     def segment(self, slots: torch.Tensor, pages: torch.Tensor, page_size: int) -> None:
-        """Slots of a stretch of a row lie one behind the other in `pages`."""
+        """Note where slots of a stretch of a row are not consecutive in `pages`."""
         wanted = device_ops.expand_pages(pages, page_size)[: slots.numel()]
         self.note(SEGMENT, slots != wanted, slots)
 
@@ -130,13 +130,13 @@ class DeviceChecks:
         what = f"page {page} was freed" if kind == FREED else f"a row grew behind slot {bad}, in page {page}"
         if not 0 < page <= self.num_pages:
             raise ForeignPage(
-                f"{what}, which is none of this pool's (its pages are 1..{self.num_pages}). Pass only what this pool "
-                "handed out; leave padded positions out."
+                f"{what}, which does not belong to this pool (1..{self.num_pages}). Pass only what this pool handed "
+                "out; leave padded positions out."
             )
         if kind == FREED:
             raise DoubleFree(
-                f"{what}, which nobody held, or twice in one call. Free each page once; the pool hands it out twice "
-                "now, so clear it."
+                f"{what}, which nobody held, or twice in one call. Free each page once. The pool will hand it out "
+                "twice, so clear it."
             )
         raise UseAfterFree(
             f"{what}, which nobody held, or in which a second row of the batch grew. Rows share whole pages only, and "

@@ -7,7 +7,7 @@
                                                          ascend run short, all are sorted
 
 The host always knows where head and tail are, so taking pages and giving them back are copies between slices of known
-length: nothing is read back. In turn the host believes what it is told about pages, unless `checks` watch.
+length: nothing is read back. In return the host takes the caller's word for pages, unless `checks` watch.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import torch
 
 from kvstead.errors import AuditError, DoubleFree, InvalidSize
 from kvstead.kernels import device_ops
-from kvstead.kernels.host import FREE, LIVE, PARKED
+from kvstead.kernels.host import FREE, LIVE
 from kvstead.pages.device_checks import DeviceChecks
 
 ORDERS = ("lifo", "fifo", "sorted")
@@ -58,8 +58,7 @@ class DeviceFreeList:
     ) -> None:
         if order not in ORDERS:
             raise InvalidSize(
-                f"order {order!r} is none that a device keeps. Use one of {', '.join(ORDERS)}; `sorted` stands in for "
-                "`lowest`."
+                f"order {order!r} is unknown on a device. Use one of {', '.join(ORDERS)}; `sorted` replaces `lowest`."
             )
         self.num_pages = num_pages
         self.order = order
@@ -72,7 +71,7 @@ class DeviceFreeList:
 
     @property
     def num_live(self) -> int:
-        """Pages that somebody holds."""
+        """Pages that a request or the cache holds."""
         return self.num_pages - self.num_free - self.num_parked
 
     def take(self, num_pages: int) -> torch.Tensor | None:
@@ -81,7 +80,7 @@ class DeviceFreeList:
             self._sort()
         if num_pages > self.num_free:
             return None
-        pages = self._listed(num_pages)
+        pages = self._first(num_pages)
         self._head = (self._head + num_pages) % self._ring.numel()
         self.num_free -= num_pages
         self._num_sorted -= num_pages
@@ -89,27 +88,27 @@ class DeviceFreeList:
             self.checks.enter(pages, LIVE)
         return pages
 
-    def give(self, pages: torch.Tensor) -> None:
-        """Make live, distinct pages available again. Raises `DoubleFree` for more than are live."""
-        self.require_held(pages.numel())
-        if self.checks is not None:
-            self.checks.leave(pages, FREE)
-        self._list(pages)
+    def leave(self, pages: torch.Tensor, after: int = FREE) -> torch.Tensor:
+        """Live, distinct pages leave their holder: to FREE, available at once, or to PARKED, until `unpark`.
 
-    def park(self, pages: torch.Tensor) -> torch.Tensor:
-        """Make live, distinct pages parked; the tensor is the list's from now on, and returned. Raises as `give`."""
+        The tensor belongs to the list from now on; it is returned. Raises `DoubleFree` for more pages than are live.
+        """
         self.require_held(pages.numel())
         if self.checks is not None:
-            self.checks.leave(pages, PARKED)
-        self.num_parked += pages.numel()
+            self.checks.leave(pages, after)
+        if after == FREE:
+            self._queue(pages)
+        else:
+            self.num_parked += pages.numel()
         return pages
 
-    def unpark(self, pages: torch.Tensor) -> None:
-        """Make parked pages available; `pages` is what `park` returned."""
+    def unpark(self, parked: list[torch.Tensor]) -> None:
+        """Make parked pages available, in one copy; `parked` are tensors that `leave` returned, call by call."""
+        pages = parked[0] if len(parked) == 1 else torch.cat(parked[::-1] if self.order == "lifo" else parked)
         if self.checks is not None:
             self.checks.enter(pages, FREE)
         self.num_parked -= pages.numel()
-        self._list(pages)
+        self._queue(pages)
 
     def require_held(self, num_pages: int) -> None:
         """Raise `DoubleFree` when fewer pages than that are live."""
@@ -119,18 +118,12 @@ class DeviceFreeList:
                 "page once: drop the row's slots when its request ends."
             )
 
-    def joined(self, parked: list[torch.Tensor]) -> torch.Tensor:
-        """What several calls of `park` returned as one tensor, which `unpark` takes as it would take them in turn."""
-        if len(parked) == 1:
-            return parked[0]
-        return torch.cat(parked[::-1] if self.order == "lifo" else parked)
-
     def contents(self) -> torch.Tensor:
         """All free pages in the order in which they lie in the ring: a new tensor. O(free pages)."""
-        return self._listed(self.num_free)
+        return self._first(self.num_free)
 
     def clear(self) -> None:
-        """Every page is free again, in ascending order. O(pages)."""
+        """Make every page free, in ascending order. O(pages)."""
         torch.arange(1, self._ring.numel() + 1, out=self._ring, device=self.device)
         self._head = 0
         self.num_free = self._num_sorted = self.num_pages
@@ -153,18 +146,18 @@ class DeviceFreeList:
         wrong = free[odd].tolist()
         if wrong:
             raise AuditError(
-                f"pages {wrong} are listed as free, but twice, or are held by somebody, or are none of this pool's. "
+                f"pages {wrong} are in the free list, but twice, or they are held, or they do not belong to this pool. "
                 "Free each page once; make the allocator with checked=True to learn which page was the first."
             )
 
-    def _listed(self, num_pages: int) -> torch.Tensor:
+    def _first(self, num_pages: int) -> torch.Tensor:
         """The first pages of the ring."""
         straight = self._ring[self._head : self._head + num_pages]
         if straight.numel() == num_pages:
             return straight.clone()
         return torch.cat((straight, self._ring[: num_pages - straight.numel()]))
 
-    def _list(self, pages: torch.Tensor) -> None:
+    def _queue(self, pages: torch.Tensor) -> None:
         """Put pages in front of the head or behind the tail."""
         count, size = pages.numel(), self._ring.numel()
         if self.order == "lifo":

@@ -1,20 +1,20 @@
-"""The free group: the interval in which frees wait, to be handed back together at its end.
+"""The free group: the interval in which freed pages are parked, to become free together at its end.
 
           begin                    free(x): resolve x to pages now,        end
- None ------------>  list == [] ----- park them, append one Release ---->  list -> None, give all back at once
-   ^  free(x): give back now           (a double free is seen here,                    |
+ None ------------>  list == [] ----- park them, append one Release ---->  list -> None, unpark all at once
+   ^  free(x): free now                (a double free is seen here,                    |
    |                                    not at the end)                                |
    +-----------------------------------------------------------------------------------+
  end on None: nothing.   begin on a list: FreeGroupError, the list is kept.   clear: list -> None.
 
-The container is the state: there is no flag beside it that could say something else. Every kind of free parks in this
-one list; a release names its pool.
+The container is the state; no flag beside it could contradict it. Every free parks its pages in this one list; a
+release names its pool.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import NamedTuple, Protocol, TypeAlias, TypeVar
+from typing import Any, NamedTuple, TypeAlias, TypeVar
 
 from kvstead.errors import FreeGroupError
 from kvstead.kernels.array_types import IntArray
@@ -22,7 +22,7 @@ from kvstead.pages.free_list import FreeList
 
 
 class Release(NamedTuple):
-    """Pages of one pool that were freed inside the group and are marked PARKED there."""
+    """Pages of one pool that were freed inside the group and are PARKED there."""
 
     pool: FreeList
     pages: IntArray
@@ -30,21 +30,11 @@ class Release(NamedTuple):
 
 FreeGroup: TypeAlias = list[Release] | None
 
-R = TypeVar("R")
-P = TypeVar("P")
-P_contra = TypeVar("P_contra", contravariant=True)
-
-
-class Lot(Protocol[P_contra]):
-    """What pages are parked in: a free list, whatever its pages are kept in."""
-
-    def unpark(self, pages: P_contra) -> None:
-        """Make parked pages available."""
-        ...
+R = TypeVar("R", bound=tuple[Any, Any])  # a pool, and pages parked in it
 
 
 def begin(group: list[R] | None) -> list[R]:
-    """Open a group. Raises `FreeGroupError` when one is open; what it holds stays."""
+    """Open a group. Raises `FreeGroupError` when one is open, which keeps what it holds."""
     if group is not None:
         raise FreeGroupError(
             f"a free group is open already and holds {len(group)} releases. End it first; groups do not nest."
@@ -52,7 +42,10 @@ def begin(group: list[R] | None) -> list[R]:
     return []
 
 
-def end(releases: Iterable[tuple[Lot[P], P]] | None) -> None:
-    """Hand back everything that was parked, in the order of the calls."""
+def end(releases: Iterable[tuple[Any, Any]] | None) -> None:
+    """Make everything that was parked available, pool by pool, in the order of the calls."""
+    by_pool: dict[Any, list[Any]] = {}
     for pool, pages in releases or ():
-        pool.unpark(pages)
+        by_pool.setdefault(pool, []).append(pages)
+    for pool, parked in by_pool.items():
+        pool.unpark(parked)

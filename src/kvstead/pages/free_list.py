@@ -1,23 +1,296 @@
-"""The free pages of one pool: take some, give them back, or park them until a group ends."""
+"""The free pages of one pool: pages are taken, and leave their holder again, at once or when a free group ends.
+
+    ring   head                       tail
+    [ .  .  . | p  p  p  p  p  p  p  p | .  .  . ]   + pages `fresh` and upward, which were never handed out
+
+    lifo    freed pages go in front of the head; fresh pages are taken when the ring is empty
+    fifo    freed pages go behind the tail; fresh pages are taken first
+    lowest  free pages are bits of a bitmap, and the lowest ids are taken first
+
+The ring stores no fresh pages, so a new pool is ready as soon as its memory is reserved.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from typing import NoReturn
 
 import numpy as np
 
-from kvstead.errors import AuditError, ForeignPage, InvalidSize, MisalignedSegment
+from kvstead.errors import AuditError, InvalidSize, MisalignedSegment
 from kvstead.kernels import host, windows
 from kvstead.kernels.array_types import IntArray
-from kvstead.pages.page_table import PageTable, require_tag
-from kvstead.pages.queues import PageBitmap, PageQueue, PageRing
+from kvstead.kernels.host import FREE, LIVE, PARKED
+from kvstead.pages.page_bitmap import PageBitmap
+from kvstead.pages.page_table import MAX_TAG, MIN_TAG, PageTable, refuse_tag, translate_in_place
+from kvstead.pages.places import Places
 
-_QUEUES: dict[str, Callable[[int], PageQueue]] = {
-    "lifo": lambda num_pages: PageRing(num_pages, last_in_first_out=True),
-    "fifo": lambda num_pages: PageRing(num_pages, last_in_first_out=False),
-    "lowest": PageBitmap,
-}
+ORDERS = ("lifo", "fifo", "lowest")
+
+
+class FreeList:
+    """Pages 1 .. `num_pages` of one pool.
+
+    order: `lifo` (freed pages are reused first, in the order given), `fifo` (freed pages are reused last) or `lowest`
+    (the lowest ids first). A new list hands pages out from 1 upward. `take`, the `leave` methods and `unpark` cost
+    O(pages) of the call, with `lowest` O(pages log N). 13 bytes a page (`lowest`: 5 and a bit).
+
+    places: None where page p is the p-th of the pool's own bytes. Else the pages lie in an arena: `num_pages` are ids,
+    as many as the pool could hold alone, and `take` is None if and only if the arena has no room.
+
+    Raises `InvalidSize` for a negative count or an unknown order.
+    """
+
+    __slots__ = ("_bitmap", "_fresh", "_head", "_num_listed", "_ring", "order", "places", "table")
+
+    def __init__(self, num_pages: int, order: str = "lifo", places: Places | None = None) -> None:
+        if num_pages < 0:
+            raise InvalidSize(f"num_pages is {num_pages}. A pool has 0 pages or more.")
+        if order not in ORDERS:
+            raise InvalidSize(f"order {order!r} is unknown. Use one of {', '.join(ORDERS)}.")
+        self.order = order
+        self.places = places
+        self.table = PageTable(num_pages)
+        self._bitmap = PageBitmap(num_pages) if order == "lowest" else None
+        self._ring: IntArray = np.empty(0 if self._bitmap else max(num_pages, 1), dtype=np.int64)
+        self._head = 0
+        self._num_listed = 0
+        self._fresh = 1
+
+    @property
+    def num_pages(self) -> int:
+        """Pages that can be handed out; the padding page is not counted."""
+        return self.table.num_pages
+
+    @property
+    def num_free(self) -> int:
+        """Pages that nobody holds and no group parks."""
+        return self.table.num_free
+
+    @property
+    def num_live(self) -> int:
+        """Pages that a request or the cache holds."""
+        return self.table.num_live
+
+    @property
+    def num_parked(self) -> int:
+        """Pages freed inside an open group: no longer held, not yet available."""
+        return self.table.num_parked
+
+    def capacity(self) -> int:
+        """Pages that `take` can hand out now, with other pools of an arena as they are."""
+        num_free = self.table.num_free
+        return num_free if self.places is None else min(num_free, self.places.capacity())
+
+    def take(self, num_pages: int, owner: int = 0) -> IntArray | None:
+        """Hand out pages, tagged with `owner`: int64[num_pages], the caller's own array; None when short.
+
+        Raises `InvalidSize` when `num_pages` is negative or `owner` does not fit an int32.
+        """
+        table = self.table
+        if num_pages < 0:
+            raise InvalidSize(f"num_pages is {num_pages}. Ask for 0 pages or more.")
+        if not MIN_TAG <= owner <= MAX_TAG:
+            refuse_tag(owner)
+        if num_pages > table.num_free:
+            return None
+        if self.places is None:
+            return self._take(num_pages, owner)
+        places = self.places.place(num_pages)
+        if places is None:
+            return None
+        pages = self._take(num_pages, owner)
+        self.places.bind(pages, places)
+        return pages
+
+    def _take(self, num_pages: int, owner: int) -> IntArray:
+        """Turn the next free pages live and tag them; there are enough."""
+        table = self.table
+        if num_pages == 1 and self._num_listed and self.order == "lifo":
+            return self._take_one(owner)
+        pages = np.empty(num_pages, dtype=np.int64)
+        if self._bitmap is not None:
+            self._bitmap.take(pages)
+            host.take(table.state, table.owner, pages, 0, num_pages, 0, 0, owner, pages)
+        else:
+            if self.order == "lifo":
+                num_listed, listed_at = min(num_pages, self._num_listed), 0
+            else:
+                listed_at = min(num_pages, table.num_pages + 1 - self._fresh)
+                num_listed = num_pages - listed_at
+            head = self._head
+            host.take(table.state, table.owner, self._ring, head, num_listed, listed_at, self._fresh, owner, pages)
+            self._fresh += num_pages - num_listed
+            self._num_listed -= num_listed
+            self._head = (head + num_listed) % self._ring.size
+        table.num_free -= num_pages
+        table.num_live += num_pages
+        return pages
+
+    def _take_one(self, owner: int) -> IntArray:
+        """`_take` of the page at the head of the ring, without a kernel, whose call would cost more than the page."""
+        table, head = self.table, self._head
+        pages = self._ring[head : head + 1].copy()
+        page = self._ring.item(head)
+        table.state[page] = LIVE
+        table.owner[page] = owner
+        table.num_free -= 1
+        table.num_live += 1
+        self._num_listed -= 1
+        self._head = head + 1 if head + 1 < self._ring.size else 0
+        return pages
+
+    def leave(self, pages: IntArray, after: int = FREE) -> IntArray:
+        """Live pages leave their holder: to FREE, available at once, or to PARKED, until `unpark`.
+
+        pages: int64[k], in any order. Returns their ids, int64[k]: a copy where they are parked, else good until the
+        next call. Raises `DoubleFree` or `ForeignPage` for the first bad one and then changes nothing. O(k).
+        """
+        table = self.table
+        out, start = self._destination(pages.size, after)
+        if pages.size == 1:  # without a kernel, as in `_take_one`
+            page = pages.item()
+            if not 0 < page <= table.num_pages or table.state.item(page) != LIVE:
+                table.refuse(page)
+            table.state[page] = after
+            out[start] = page
+        elif (bad := host.move(table.state, pages, LIVE, after, out, start)) >= 0:
+            table.refuse(int(pages[bad]))
+        left = pages if after == FREE else out
+        self._account(left, after)
+        return left
+
+    give = leave
+
+    def leave_slots(self, slots: IntArray, page_size: int, after: int = FREE) -> IntArray:
+        """The pages that live slots lie in leave their holder, each once, in the order first seen.
+
+        slots: int64[k], in any order; at page size 1 each slot is a page. Returns and raises as `leave`. O(k).
+        """
+        if page_size == 1:
+            return self.leave(slots, after)
+        state, pages = self.table.state, np.empty(min(slots.size, self.table.num_pages), dtype=np.int64)
+        if after != FREE or self._bitmap is not None:
+            count, bad = host.move_slots(state, slots, page_size, after, pages)
+        elif self.order == "lifo":
+            count, bad = host.free_slots(state, slots, page_size, pages, self._ring, self._head, 1)
+        else:
+            tail = self._head + self._num_listed
+            count, bad = host.free_slots(state, slots, page_size, pages, self._ring, tail, 0)
+        if bad >= 0:
+            self.table.refuse(int(slots[bad] // page_size))
+        pages = pages[:count] if after == FREE else pages[:count].copy()  # which lives until the group ends
+        self._account(pages, after)
+        return pages
+
+    def leave_segment(self, slots: IntArray, page_size: int, after: int = FREE) -> IntArray:
+        """The pages of a row segment leave their holder: whole pages of consecutive slots, the last may be partial.
+
+        Returns as `leave`. Raises `MisalignedSegment` where the slots are not that, else as `leave`. O(slots).
+        """
+        num_pages = -(-slots.size // page_size)
+        out, start = self._destination(num_pages, after)
+        fault, bad = host.move_segment(self.table.state, slots, page_size, after, out, start)
+        if fault == host.FAULT_OFFSET:
+            refuse_segment(slots, page_size, bad)
+        if fault != host.FAULT_NONE:
+            self.table.refuse(int(slots[bad * page_size] // page_size))
+        end = start + num_pages
+        pages = out[start:end] if end <= out.size else np.concatenate((out[start:], out[: end - out.size]))
+        self._account(pages, after)
+        return pages
+
+    def unpark(self, parked: Iterable[IntArray]) -> None:
+        """Make parked pages available, call by call; `parked` are arrays that `leave` methods returned. O(pages)."""
+        table = self.table
+        for pages in parked:
+            out, start = self._destination(pages.size, FREE)
+            bad = host.move(table.state, pages, PARKED, FREE, out, start)
+            assert bad < 0, f"page {pages[bad]} left the parked state some other way"
+            table.num_parked -= pages.size
+            table.num_live += pages.size
+            self._account(pages, FREE)
+
+    def translate(self, slots: IntArray, page_size: int) -> IntArray:
+        """Where slots of these pages lie now: a new int64[k], 0, in the padding, for -1 and where nobody holds the
+        page.
+
+        Raises `ForeignPage` for a slot below -1 or outside the pool. O(slots).
+        """
+        if self.places is not None:
+            return self.places.translate(slots, page_size, self.table)
+        return translate_in_place(slots, page_size, self.table)
+
+    def clear(self) -> None:
+        """Make every page free, no matter who holds it."""
+        self.table.clear()
+        self._head = 0
+        self._num_listed = 0
+        self._fresh = 1
+        if self._bitmap is not None:
+            self._bitmap.clear()
+        if self.places is not None:
+            self.places.clear()
+
+    def contents(self) -> IntArray:
+        """All free pages, in the order in which they will be taken (a copy). O(pages)."""
+        if self._bitmap is not None:
+            return self._bitmap.contents()
+        fresh = np.arange(self._fresh, self.num_pages + 1)
+        at = (self._head + np.arange(self._num_listed)) % self._ring.size
+        return np.concatenate((self._ring[at], fresh) if self.order == "lifo" else (fresh, self._ring[at]))
+
+    def audit(self) -> None:
+        """Check that the list names exactly the free pages, each once. Raises `AuditError`. O(pages)."""
+        self.table.audit()
+        listed = np.sort(self.contents())
+        free = np.flatnonzero(self.table.state == FREE)
+        if not np.array_equal(listed, free):
+            odd = sorted(set(listed.tolist()) ^ set(free.tolist())) or "pages listed twice"
+            raise AuditError(f"the free list and the page states disagree about {odd}. A page is lost or listed twice.")
+        if self.places is not None:
+            self.places.audit(self.table)
+
+    def _destination(self, num_pages: int, after: int) -> tuple[IntArray, int]:
+        """Where to write the ids of pages that leave: an array, and the index to start from.
+
+        Free pages go straight into the ring, but not those of a call that names more than there are: it fails.
+        """
+        table = self.table
+        if after != FREE or self._bitmap is not None or num_pages > table.num_pages - table.num_free:
+            return np.empty(num_pages, dtype=np.int64), 0
+        if self.order == "lifo":
+            return self._ring, (self._head - num_pages) % self._ring.size
+        return self._ring, (self._head + self._num_listed) % self._ring.size
+
+    def _account(self, pages: IntArray, after: int) -> None:
+        """Count pages that have left, and queue the free ones; a ring has their ids already."""
+        table = self.table
+        table.num_live -= pages.size
+        if after != FREE:
+            table.num_parked += pages.size
+            return
+        table.num_free += pages.size
+        if self._bitmap is not None:
+            self._bitmap.put(pages)
+        else:
+            self._num_listed += pages.size
+            if self.order == "lifo":
+                self._head = (self._head - pages.size) % self._ring.size
+        if self.places is not None:
+            self.places.release(pages)
+
+
+def segment_pages(slots: IntArray, page_size: int) -> IntArray:
+    """The pages of a row segment, the last of which may be partial: int64[k], a new array; their states do not matter.
+
+    Raises `MisalignedSegment` where the slots are not consecutive from a page's start. O(slots).
+    """
+    pages = np.empty(-(-slots.size // page_size), dtype=np.int64)
+    bad = windows.pages_of_segment(slots, page_size, pages)
+    if bad >= 0:
+        refuse_segment(slots, page_size, bad)
+    return pages
 
 
 def refuse_segment(slots: IntArray, page_size: int, page: int) -> NoReturn:
@@ -27,251 +300,3 @@ def refuse_segment(slots: IntArray, page_size: int, page: int) -> NoReturn:
         f"slots {part.tolist()}, from entry {page * page_size} of the segment on, are not the consecutive slots "
         f"of a page of {page_size}. Pass the stretch of the row unchanged, with the position it starts at."
     )
-
-
-def segment_pages(slots: IntArray, page_size: int) -> IntArray:
-    """The pages of a row segment, the last of which may be partial: a new int64[k], with nothing asked of their states.
-
-    Raises `MisalignedSegment` where the slots do not lie one behind the other from a page's start. O(slots).
-    """
-    pages = np.empty(-(-slots.size // page_size), dtype=np.int64)
-    bad = windows.pages_of_segment(slots, page_size, pages)
-    if bad >= 0:
-        refuse_segment(slots, page_size, bad)
-    return pages
-
-
-class FreeList:
-    """Pages 1 .. `num_pages` of one pool.
-
-    order: `lifo` (freed pages are reused first, in the order given), `fifo` (freed pages queue behind all others) or
-    `lowest` (the lowest ids first). A new list hands pages out from 1 upward. `take`, `give`, `park` and `unpark` cost
-    O(pages) of the call, `lowest` O(pages log N). 13 bytes a page (`lowest`: 5 and a bit).
-
-    Raises `InvalidSize` for a negative count or an unknown order.
-    """
-
-    __slots__ = ("_lot", "_lot_used", "_queue", "order", "table")
-
-    def __init__(self, num_pages: int, order: str = "lifo") -> None:
-        if num_pages < 0:
-            raise InvalidSize(f"num_pages is {num_pages}. A pool has 0 pages or more.")
-        if order not in _QUEUES:
-            raise InvalidSize(f"order {order!r} is unknown. Use one of {', '.join(_QUEUES)}.")
-        self.order = order
-        self.table = PageTable(num_pages)
-        self._queue = _QUEUES[order](num_pages)
-        self._lot = np.empty(0, dtype=np.int64)  # ids of parked pages; filled anew when none is parked
-        self._lot_used = 0
-
-    @property
-    def num_pages(self) -> int:
-        """Pages that can be handed out, padding not counted."""
-        return self.table.num_pages
-
-    @property
-    def num_free(self) -> int:
-        """Pages that `take` can hand out now."""
-        return self.table.num_free
-
-    @property
-    def num_parked(self) -> int:
-        """Pages freed inside an open group: no longer owned, not yet available."""
-        return self.table.num_parked
-
-    @property
-    def num_live(self) -> int:
-        """Pages that a request or the cache holds."""
-        return self.table.num_live
-
-    def capacity(self) -> int:
-        """Pages that `take` can hand out now."""
-        return self.table.num_free
-
-    def translate(self, slots: IntArray, page_size: int) -> IntArray:
-        """Where slots of these pages lie, a new int64[k]: where they say, and 0, in the padding, for what nobody holds.
-
-        Raises `ForeignPage` for a slot below -1 or outside the pool. O(slots).
-        """
-        pages = slots // page_size
-        bad = np.flatnonzero((slots < -1) | (pages > self.num_pages))
-        if bad.size:
-            raise ForeignPage(
-                f"slot {slots[bad[0]]} is none of this pool's (they are below {(self.num_pages + 1) * page_size}). "
-                "Ask for slots that it handed out, or -1 for none."
-            )
-        return np.where((slots > 0) & (self.table.state[pages] == host.LIVE), slots, 0)
-
-    def take(self, num_pages: int, owner: int = 0) -> IntArray | None:
-        """Hand out pages, tagged with `owner`: int64[num_pages], the caller's own array; None when short.
-
-        Raises `InvalidSize` when `num_pages` is negative or `owner` no int32.
-        """
-        if num_pages < 0:
-            raise InvalidSize(f"num_pages is {num_pages}. Ask for 0 pages or more.")
-        require_tag(owner)
-        table = self.table
-        if num_pages > table.num_free:
-            return None
-        pages = self._queue.take(num_pages, table, owner)
-        table.num_free -= num_pages
-        table.num_live += num_pages
-        return pages
-
-    def give(self, pages: IntArray) -> None:
-        """Make live pages available again.
-
-        pages: int64[k], in any order. Raises `DoubleFree` or `ForeignPage` for the first bad one and then changes
-        nothing. O(k).
-        """
-        ring, start = self._room(pages.size)
-        self._move(pages, host.LIVE, host.FREE, ring, start)
-        self._given(ring, pages.size)
-
-    def give_slots(self, slots: IntArray, page_size: int) -> IntArray:
-        """Make the pages that live slots lie in available again, each once: int64[k], in the order first seen.
-
-        Raises as `give`. O(slots).
-        """
-        pages = self._leave_slots(slots, page_size, host.FREE, np.empty(min(slots.size, self.num_pages), np.int64))
-        self._list(pages)
-        return pages
-
-    def give_segment(self, slots: IntArray, page_size: int) -> IntArray:
-        """Make the pages of a row segment available again; `slots` as for `park_segment`. O(slots).
-
-        Returns their ids, int64[k], good until the next call.
-        """
-        num_pages = -(-slots.size // page_size)
-        ring, start = self._room(num_pages)
-        self._leave_segment(slots, page_size, host.FREE, ring, start)
-        self._given(ring, num_pages)
-        straight = ring.size - start
-        if num_pages <= straight:
-            return ring[start : start + num_pages]
-        return np.concatenate((ring[start:], ring[: num_pages - straight]))
-
-    def park(self, pages: IntArray) -> IntArray:
-        """Make live pages parked: no longer owned, not yet available. Raises as `give`. O(pages).
-
-        Returns a copy of their ids, int64[k], to be handed to `unpark` or `restore`; good until then.
-        """
-        out = self._parking(pages.size)
-        self._move(pages, host.LIVE, host.PARKED, out, 0)
-        return self._parked(out)
-
-    def park_slots(self, slots: IntArray, page_size: int) -> IntArray:
-        """Park the pages that live slots lie in, each once, in the order first seen. Raises as `give`. O(slots)."""
-        room = self._parking(min(slots.size, self.num_pages))
-        return self._parked(self._leave_slots(slots, page_size, host.PARKED, room))
-
-    def park_segment(self, slots: IntArray, page_size: int) -> IntArray:
-        """Park the pages of a row segment: whole pages of consecutive slots, the last may be partial.
-
-        Raises `MisalignedSegment` where the slots are not that, else as `give`. O(slots).
-        """
-        out = self._parking(-(-slots.size // page_size))
-        self._leave_segment(slots, page_size, host.PARKED, out, 0)
-        return self._parked(out)
-
-    def park_segments(self, segments: Iterable[IntArray], page_size: int) -> list[IntArray]:
-        """`park_segment` for several segments, all or none: what it returns for each. They share no page."""
-        parked: list[IntArray] = []
-        try:
-            for slots in segments:
-                pages = self.park_segment(slots, page_size)
-                parked.append(pages)
-        except BaseException:
-            for pages in parked:
-                self.restore(pages)
-            raise
-        return parked
-
-    def unpark(self, pages: IntArray) -> None:
-        """Make parked pages available; `pages` is what a `park` returned. O(pages)."""
-        ring, start = self._queue.room(pages.size)
-        bad = host.move(self.table.state, pages, host.PARKED, host.FREE, ring, start)
-        assert bad < 0, f"page {pages[bad]} left the parked state some other way"
-        self.table.num_parked -= pages.size
-        self.table.num_free += pages.size
-        self._queue.listed(ring, pages.size)
-
-    def restore(self, pages: IntArray) -> None:
-        """Take a `park` back: its pages are live again, as before."""
-        bad = host.move(self.table.state, pages, host.PARKED, host.LIVE, np.empty_like(pages), 0)
-        assert bad < 0, f"page {pages[bad]} left the parked state some other way"
-        self.table.num_parked -= pages.size
-        self.table.num_live += pages.size
-
-    def clear(self) -> None:
-        """Every page is free again, whoever held it."""
-        self.table.clear()
-        self._queue.clear()
-
-    def contents(self) -> IntArray:
-        """All free pages, in the order in which they would be taken (a copy). O(pages)."""
-        return self._queue.contents()
-
-    def audit(self) -> None:
-        """Hold the list against the states: exactly the free pages, each once. Raises `AuditError`. O(pages)."""
-        self.table.audit()
-        listed = np.sort(self._queue.contents())
-        free = np.flatnonzero(self.table.state == host.FREE)
-        if not np.array_equal(listed, free):
-            odd = sorted(set(listed.tolist()) ^ set(free.tolist())) or "pages listed twice"
-            raise AuditError(f"the free list and the page states disagree about {odd}. A page is lost or listed twice.")
-
-    def _room(self, num_pages: int) -> tuple[IntArray, int]:
-        """Where to write pages that are given back. A call that names more than are live fails, outside the queue."""
-        if num_pages > self.table.num_live:
-            return np.empty(num_pages, dtype=np.int64), 0
-        return self._queue.room(num_pages)
-
-    def _parking(self, num_pages: int) -> IntArray:
-        """Room for the ids of pages about to be parked. A lot that is outgrown lives on in the views of it."""
-        if not self.table.num_parked:
-            self._lot_used = 0
-        end = self._lot_used + num_pages
-        if end > self._lot.size:
-            self._lot = np.empty(2 * end, dtype=np.int64)
-        return self._lot[self._lot_used : end]
-
-    def _move(self, pages: IntArray, before: int, after: int, ring: IntArray, start: int) -> None:
-        bad = host.move(self.table.state, pages, before, after, ring, start)
-        if bad >= 0:
-            self.table.refuse(int(pages[bad]))
-
-    def _leave_slots(self, slots: IntArray, page_size: int, after: int, out: IntArray) -> IntArray:
-        count, bad = host.move_slots(self.table.state, slots, page_size, after, out)
-        if bad >= 0:
-            self.table.refuse(int(slots[bad] // page_size))
-        return out[:count]
-
-    def _leave_segment(self, slots: IntArray, page_size: int, after: int, ring: IntArray, start: int) -> None:
-        fault, bad = host.move_segment(self.table.state, slots, page_size, after, ring, start)
-        if fault == host.FAULT_NONE:
-            return
-        if fault == host.FAULT_OFFSET:
-            refuse_segment(slots, page_size, bad)
-        self.table.refuse(int(slots[bad * page_size] // page_size))
-
-    def _list(self, pages: IntArray) -> None:
-        """Queue live pages whose states say already that they are free."""
-        ring, start = self._queue.room(pages.size)
-        straight = ring.size - start
-        if pages.size <= straight:
-            ring[start : start + pages.size] = pages
-        else:
-            ring[start:], ring[: pages.size - straight] = pages[:straight], pages[straight:]
-        self._given(ring, pages.size)
-
-    def _given(self, ring: IntArray, num_pages: int) -> None:
-        self.table.num_live -= num_pages
-        self.table.num_free += num_pages
-        self._queue.listed(ring, num_pages)
-
-    def _parked(self, pages: IntArray) -> IntArray:
-        self._lot_used += pages.size  # only now: a refused call, or many slots of few pages, use up no more than that
-        self.table.num_live -= pages.size
-        self.table.num_parked += pages.size
-        return pages

@@ -1,12 +1,12 @@
 """What state each page is in, and whose it is.
 
-              take                    give
-    FREE ------------> LIVE ------------------------> FREE
-                         |  park             unpark
-                         +--------> PARKED ---------> FREE
+              take                    leave
+    FREE ------------> LIVE -------------------------> FREE
+                         |  leave              unpark
+                         +----------> PARKED --------> FREE
 
-One byte a page is the only place where this is written down; the counts follow from the transitions, which are the free
-list's. Page 0 is PADDING from beginning to end.
+One byte a page is the only place where this is written down. The free list makes the transitions and keeps the counts.
+Page 0 is always PADDING.
 """
 
 from __future__ import annotations
@@ -17,21 +17,29 @@ import numpy as np
 
 from kvstead.errors import AuditError, DoubleFree, ForeignPage, InvalidSize
 from kvstead.kernels import host
-from kvstead.kernels.array_types import StateArray, TagArray
+from kvstead.kernels.array_types import IntArray, StateArray, TagArray
 
 _STATE_NAMES = {host.FREE: "free", host.LIVE: "live", host.PARKED: "parked in the open group"}
 
 
+MIN_TAG, MAX_TAG = -(2**31), 2**31 - 1  # a page has an int32 for its owner tag
+
+
 def require_tag(tag: int) -> None:
     """Raise `InvalidSize` when `tag` does not fit the int32 that a page has for it."""
-    if not -(2**31) <= tag < 2**31:
-        raise InvalidSize(f"owner tag {tag} does not fit 32 bits. Use a number from -2**31 to 2**31 - 1.")
+    if not MIN_TAG <= tag <= MAX_TAG:
+        refuse_tag(tag)
+
+
+def refuse_tag(tag: int) -> NoReturn:
+    """Raise the error for an owner tag that does not fit an int32."""
+    raise InvalidSize(f"owner tag {tag} does not fit 32 bits. Use a number from -2**31 to 2**31 - 1.")
 
 
 class PageTable:
     """State (one byte) and owner tag (one int32) of pages 1 .. `num_pages`; page 0 is padding.
 
-    `num_free`, `num_live` and `num_parked` count pages. Tags are kept after a page is given back, so that an error can
+    `num_free`, `num_live` and `num_parked` count pages. A page keeps its tag after it is freed, so that an error can
     say who held it last.
     """
 
@@ -52,7 +60,7 @@ class PageTable:
         self.num_parked = 0
 
     def owners(self) -> dict[int, int]:
-        """Live pages by owner tag. Scans the table: O(pages), for people and audits, not for the hot path."""
+        """Count live pages by owner tag. Scans the table: O(pages), not for the hot path."""
         tags, counts = np.unique(self.owner[self.state == host.LIVE], return_counts=True)
         return dict(zip(tags.tolist(), counts.tolist(), strict=True))
 
@@ -63,20 +71,41 @@ class PageTable:
         if seen != kept or self.state[0] != host.PADDING:
             raise AuditError(
                 f"page states are {seen} (free, live, parked, padding, claimed) where the counts say {kept}. "
-                "Some code wrote to the state array directly; only the free list may."
+                "Only the free list may write to the state array."
             )
 
     def refuse(self, page: int) -> NoReturn:
         """Raise the error that says why `page` cannot be freed."""
         if not 0 < page <= self.num_pages:
-            what = "the padding page" if page == 0 else "no page of this pool"
+            what = "is the padding page" if page == 0 else "does not belong to this pool"
             raise ForeignPage(
-                f"page {page} is {what} (its pages are 1..{self.num_pages}). Free only what this pool handed out; "
-                "leave padded positions out of the list."
+                f"page {page} {what} (1..{self.num_pages}). Free only what this pool handed out; leave padded "
+                "positions out of the list."
             )
         state = _STATE_NAMES[int(self.state[page])]
-        how = "named twice in this call" if state == "live" else f"{state} already"
+        how = "named twice in this call" if state == "live" else f"already {state}"
         raise DoubleFree(
-            f"page {page} (last owner {self.owner[page]}) is {how}. Free each page once: drop the row's slots when its "
-            "request ends, and free the pages it shares with the prefix tree through the tree."
+            f"page {page} (last owner {self.owner[page]}) is {how}. Free each page once: drop a row's slots when its "
+            "request ends, and leave the pages that it shares with the prefix tree to the tree."
         )
+
+
+def translate_in_place(slots: IntArray, page_size: int, table: PageTable) -> IntArray:
+    """Where slots lie whose pages never move: a new int64[k], 0, in the padding, for -1 and for pages that are not
+    live.
+
+    Raises `ForeignPage` for a slot below -1 or outside the pool. O(slots).
+    """
+    pages = slots // page_size
+    bad = np.flatnonzero((slots < -1) | (pages > table.num_pages))
+    if bad.size:
+        refuse_slot(int(slots[bad[0]]), (table.num_pages + 1) * page_size)
+    return np.where((slots > 0) & (table.state[pages] == host.LIVE), slots, 0)
+
+
+def refuse_slot(slot: int, end: int) -> NoReturn:
+    """Raise the error for a slot that is neither -1 nor in a pool whose slots end at `end`."""
+    raise ForeignPage(
+        f"slot {slot} does not belong to this pool (-1 .. {end - 1}). Ask for slots that the pool handed out, or -1 "
+        "for none."
+    )

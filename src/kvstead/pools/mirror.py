@@ -15,7 +15,7 @@ import torch
 
 from kvstead.errors import InvalidSize
 from kvstead.kernels.array_types import IntArray
-from kvstead.kernels.device_transfer import Sender
+from kvstead.kernels.device_transfer import DeviceTransfer
 
 
 class DeviceMirror:
@@ -36,7 +36,7 @@ class DeviceMirror:
             if table.dtype != np.int64 or not table.flags.c_contiguous:
                 raise InvalidSize(f"table {name!r} is {table.dtype}, or not contiguous. Mirror whole int64 arrays.")
         self._flat: dict[str, IntArray] = {name: table.reshape(-1) for name, table in tables.items()}
-        self._sender = Sender(device)
+        self._sender = DeviceTransfer(device)
         self._buffer = torch.zeros(sum(table.size for table in tables.values()), dtype=dtype, device=device)
         self._starts: dict[str, int] = {}
         self._views: dict[str, torch.Tensor] = {}

@@ -6,14 +6,16 @@ from collections.abc import Iterable
 
 import numpy as np
 
-from kvstead.allocators.base import Segment
+from kvstead.allocators.allocator import Segment
 from kvstead.allocators.checks import require_page_start
-from kvstead.allocators.deferring import DefersFrees
+from kvstead.allocators.free_groups import DefersFrees
 from kvstead.arena import PoolChain
 from kvstead.errors import InvalidSize
+from kvstead.kernels import host
 from kvstead.kernels.array_types import IntArray
 from kvstead.kernels.arrays import Integers, to_host
 from kvstead.pages.free_list import segment_pages
+from kvstead.pages.page_table import PageTable
 
 
 class GuestPages(DefersFrees[tuple["GuestPages", IntArray]]):
@@ -28,6 +30,7 @@ class GuestPages(DefersFrees[tuple["GuestPages", IntArray]]):
         self.num_pages = chain.num_ids(pool)
         self._chain = chain
         self._pool = pool
+        self._ids = PageTable(self.num_pages)
 
     def available_size(self) -> int:
         """Slots that `take` has room for now."""
@@ -41,6 +44,7 @@ class GuestPages(DefersFrees[tuple["GuestPages", IntArray]]):
                 f"{pages.size} pages of pool {self._pool!r} are wanted, and there is room for "
                 f"{self.available_size() // self.page_size}. Ask available_size first."
             )
+        self._ids.state[pages] = host.LIVE
 
     def free(self, slots: Integers) -> None:
         """Give back the pages that `slots` lie in. Raises `ForeignPage` or `DoubleFree`, with nothing changed."""
@@ -59,13 +63,16 @@ class GuestPages(DefersFrees[tuple["GuestPages", IntArray]]):
             arrays.append(segment_pages(to_host(slots), self.page_size))
         self._free_pages(np.concatenate(arrays))
 
-    def unpark(self, pages: IntArray) -> None:
+    def unpark(self, parked: Iterable[IntArray]) -> None:
         """Make parked pages available."""
-        self._chain.unpark(self._pool, pages)
+        for pages in parked:
+            self._ids.state[pages] = host.FREE
+            self._chain.release(self._pool, pages)
 
     def clear(self) -> None:
         """Every page is free again, whoever held it; an open group is dropped."""
         self.free_group = None
+        self._ids.clear()
         self._chain.clear(self._pool)
 
     def audit(self) -> None:
@@ -76,8 +83,11 @@ class GuestPages(DefersFrees[tuple["GuestPages", IntArray]]):
         """Free pages, at once or when the open group ends; the array is our own."""
         if not pages.size:
             return
+        after = host.FREE if self.free_group is None else host.PARKED
+        bad = host.move(self._ids.state, pages, host.LIVE, after, np.empty_like(pages), 0)
+        if bad >= 0:
+            self._ids.refuse(int(pages[bad]))
         if self.free_group is None:
             self._chain.release(self._pool, pages)
         else:
-            self._chain.park(self._pool, pages)
             self.free_group.append((self, pages))

@@ -105,7 +105,8 @@ class DeepSeekV4HiSparseTokenToKVPoolAllocator(TieredAllocator):
         super().__init__(
             logical.size, logical.page_size, pool.dtype, pool.device, logical.get_kvcache(), logical.need_sort
         )
-        logical.core = self.core
+        shared: Any = self.core  # a `SplitSWAAllocator` with hot pages
+        logical.core = shared
         entries = self._kvcache.c4_logical_size
         self._mapping = TokenMapping(entries, self.hisparse_page_size, self.device)
         pool.register_mapping(self.full_to_hisparse_device_index_mapping)

@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from kvstead.allocators import UnifiedMambaAllocator
+from kvstead.allocators import ArenaAllocator, UnifiedMambaAllocator
 from kvstead.integrations.sglang.allocator.unified_shared import UnifiedStateAllocator
 from kvstead.integrations.sglang.allocator.unified_sides import FullArenaSide, StateArenaSide
 from kvstead.integrations.sglang.unified_memory_pool import UnifiedKVPool
@@ -76,5 +76,5 @@ class UnifiedMambaTokenToKVPoolAllocator(UnifiedStateAllocator):
         """Figures for the scheduler's log line."""
         return f"#available: {self.available_size()}, #mamba-available: {self.mamba_allocator.available_size()}, "
 
-    def _new_core(self) -> UnifiedMambaAllocator:
+    def _new_core(self) -> ArenaAllocator:
         return UnifiedMambaAllocator.over(self.unified_buffer.chain, order="fifo")

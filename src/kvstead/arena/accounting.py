@@ -1,4 +1,4 @@
-"""What the arena's bytes are, and whether its books balance."""
+"""Every byte of an arena by its state, and the audit of its pools."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class ArenaBytes(NamedTuple):
 
     @property
     def total(self) -> int:
-        """The sum."""
+        """All bytes of the arena."""
         return sum(sum(pool) for pool in self.pools.values()) + self.gap + self.sink + self.padding
 
 

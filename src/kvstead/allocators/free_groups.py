@@ -1,4 +1,4 @@
-"""The free group of an allocator, wherever its pages are kept."""
+"""The free group of an allocator, on the host or on a device."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ R = TypeVar("R", bound=tuple[Any, Any])  # a release: a pool, and pages parked i
 
 
 class DefersFrees(Generic[R]):
-    """`free_group` is None (frees take effect at once) or the list of releases parked until the group ends."""
+    """Opens and ends the group: `free_group` is None (frees take effect at once) or the list of parked releases."""
 
     free_group: list[R] | None
 
@@ -20,17 +20,17 @@ class DefersFrees(Generic[R]):
         self.free_group = free_group.begin(self.free_group)
 
     def free_group_end(self) -> None:
-        """Close the group and give back all that is parked in it. Without an open group nothing happens."""
+        """Close the group and make available all that is parked in it. Without an open group nothing happens."""
         group, self.free_group = self.free_group, None
         free_group.end(group)
 
     def defer_frees(self) -> AbstractContextManager[None]:
-        """Free group as a `with` block; an exception inside ends the group too."""
+        """A free group as a `with` block; an exception inside ends the group too."""
         return _FreeGroup(self)
 
 
 class _FreeGroup(AbstractContextManager[None]):
-    """What `defer_frees` returns; entered once a step, so it is no generator."""
+    """What `defer_frees` returns; a class, because a generator costs more and this is entered once a step."""
 
     __slots__ = ("_allocator",)
 

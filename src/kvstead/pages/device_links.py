@@ -9,8 +9,8 @@ from __future__ import annotations
 import torch
 
 
-class DevicePeers:
-    """Peers of pages 1 .. `num_pages`. `table` is the same tensor for ever; no call reads anything back."""
+class DeviceLinks:
+    """The linked pages of pages 1 .. `num_pages`. `table` is the same tensor for ever; no call reads anything back."""
 
     __slots__ = ("num_pages", "table")
 
@@ -20,23 +20,23 @@ class DevicePeers:
         self.table[-1:].fill_(-1)
 
     def of(self, pages: torch.Tensor) -> torch.Tensor:
-        """The peers of pages, 0 for none: a new tensor. Pages outside the pool have those of its first or last."""
+        """The linked pages of pages, 0 for none: a new tensor. A page outside the pool counts as its first or last."""
         return self.table.index_select(0, pages.clamp(0, self.num_pages))
 
-    def pair(self, pages: torch.Tensor, peers: torch.Tensor) -> None:
-        """Give pages peers."""
-        self.table.index_copy_(0, pages.long(), peers)
+    def link(self, pages: torch.Tensor, linked: torch.Tensor) -> None:
+        """Link pages to pages of the second pool, one each."""
+        self.table.index_copy_(0, pages.long(), linked)
 
-    def drop(self, pages: torch.Tensor) -> None:
-        """Take the peers of pages away, where there are any."""
+    def unlink(self, pages: torch.Tensor) -> None:
+        """Take the linked pages of `pages` from them, where there are any."""
         self.table.index_fill_(0, pages.clamp(0, self.num_pages).long(), 0)
 
     def slots(self, slots: torch.Tensor, page_size: int) -> torch.Tensor:
-        """Where the peers have these slots: 0 for a page without one, -1 for -1."""
+        """The slots that are linked to these: 0 for a page without a linked page, -1 for -1."""
         pages = torch.div(slots, page_size, rounding_mode="floor").remainder_(self.table.numel())
-        peers = self.table.index_select(0, pages)
-        return torch.where(peers > 0, peers * page_size + slots.remainder(page_size), peers)
+        linked = self.table.index_select(0, pages)
+        return torch.where(linked > 0, linked * page_size + slots.remainder(page_size), linked)
 
     def clear(self) -> None:
-        """No page has a peer."""
+        """Unlink every page."""
         self.table[:-1].fill_(0)

@@ -1,4 +1,4 @@
-"""What allocators, and whoever plans for them, ask of pools that share bytes."""
+"""What allocators and the memory plan ask of pools that share bytes."""
 
 from __future__ import annotations
 
@@ -7,13 +7,14 @@ from typing import Protocol
 
 import torch
 
-from kvstead.arena.books import ArenaBytes
+from kvstead.arena.accounting import ArenaBytes
 from kvstead.arena.page_map import PageMap
 from kvstead.kernels.array_types import IntArray
+from kvstead.pages.places import Places
 
 
 class Chain(Protocol):
-    """Pools by name. Their pages have ids from 1 upward, int64[k]; who takes, parks and frees which is the caller's.
+    """Pools by name. Their pages have ids from 1 upward, int64[k], which a free list hands out.
 
     `PoolChain` keeps them in an arena, where they move; `SharedBytes` counts them. Every method is O(pools), and O(k)
     where it is given ids, save `clear` and `audit`. An unknown pool is a `LayoutError`, a negative number of pages an
@@ -40,6 +41,10 @@ class Chain(Protocol):
         """Pages of the pool that are live or parked."""
         ...
 
+    def places(self, pool: str) -> Places:
+        """The places of the pool's pages, for the free list of its ids."""
+        ...
+
     def page_map(self, pool: str) -> PageMap | None:
         """Where the pool's pages lie, for kernels; None where a page lies at its id."""
         ...
@@ -49,19 +54,7 @@ class Chain(Protocol):
         ...
 
     def release(self, pool: str, v_pages: IntArray) -> None:
-        """Make live pages free."""
-        ...
-
-    def park(self, pool: str, v_pages: IntArray) -> None:
-        """Make live pages parked: no longer owned, not yet available."""
-        ...
-
-    def unpark(self, pool: str, v_pages: IntArray) -> None:
-        """Make parked pages free."""
-        ...
-
-    def restore(self, pool: str, v_pages: IntArray) -> None:
-        """Take a `park` back."""
+        """Make used pages free."""
         ...
 
     def fits(
@@ -71,7 +64,7 @@ class Chain(Protocol):
         *,
         without: Mapping[str, int] | None = None,
     ) -> bool:
-        """Whether every pool can take its number of pages now, or once so many live pages of each were released."""
+        """Whether every pool can take its number of pages now, or once `without` used pages of each are released."""
         ...
 
     def holds(self, demand: Mapping[str, int]) -> bool:
@@ -79,7 +72,7 @@ class Chain(Protocol):
         ...
 
     def shortfall(self, demand: Mapping[str, int]) -> int:
-        """Bytes that have to come free at least before the demand fits: 0 if it does, else 1 or more."""
+        """The least number of bytes to free before the demand can fit: 0 if it fits, else 1 or more."""
         ...
 
     def capacity(self, pools: Sequence[str]) -> int:
@@ -87,21 +80,21 @@ class Chain(Protocol):
         ...
 
     def compact(self, budget_bytes: int | None = None) -> int:
-        """Move pages together, for when nothing else is to do: the bytes that were copied."""
+        """Move pages together, for idle moments: the bytes that were copied."""
         ...
 
     def order(self) -> None:
-        """Order what the caller writes next behind the last forward pass."""
+        """Order what is written next behind the last forward pass."""
         ...
 
     def clear(self, pool: str | None = None) -> None:
-        """Every page, or every page of one pool, is free."""
+        """Make every page, or every page of one pool, free."""
         ...
 
     def by_state(self) -> ArenaBytes:
-        """Every byte by what it is."""
+        """Count every byte by its state."""
         ...
 
     def audit(self) -> None:
-        """Check all books. Raises `AuditError`."""
+        """Check every table and count. Raises `AuditError`."""
         ...
