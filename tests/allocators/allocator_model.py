@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import dataclass, field
 from itertools import count
 
@@ -120,6 +121,7 @@ class AllocatorModel:
         for _, start_pos in pairs:
             if start_pos < 0 or start_pos % self.page_size:
                 raise MisalignedSegment(f"position {start_pos}")
+        alone = len(pairs) == 1  # one stretch is read page by page; several have to be whole pages first
         seen = []
         releases = []
         for slots, _ in pairs:
@@ -129,10 +131,14 @@ class AllocatorModel:
                 page = part[0] // self.page_size
                 if part != self.slots([page])[: len(part)]:
                     raise MisalignedSegment(str(part))
-                self._check_live(page, seen)
-                seen.append(page)
+                if alone:
+                    self._check_live(page, seen)
+                    seen.append(page)
                 pages.append(page)
             releases.append(pages)
+        for page in [] if alone else itertools.chain(*releases):
+            self._check_live(page, seen)
+            seen.append(page)
         in_order = releases[::-1] if self.order == "lifo" else releases
         self._release([[page for pages in in_order for page in pages]])
 

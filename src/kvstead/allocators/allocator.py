@@ -22,7 +22,7 @@ from kvstead.allocators import growth
 from kvstead.allocators.checks import refuse_shapes, require_page_start, whole_pages
 from kvstead.allocators.states import StateAllocator
 from kvstead.arena import Chain
-from kvstead.errors import AuditError
+from kvstead.errors import AuditError, DoubleFree, ForeignPage
 from kvstead.kernels import growing_rows, host
 from kvstead.kernels import rows as row_kernels
 from kvstead.kernels.array_types import IntArray, StateArray, TagArray
@@ -220,10 +220,18 @@ class Allocator:
     def free_segments(self, pairs: Iterable[Segment]) -> None:
         """Free several stretches, (slots, start_pos) each, all or none. They may not share a page."""
         parts = self._segments(pairs)
-        pages = np.concatenate(parts[::-1] if self._pool.order == "lifo" else parts)  # as single calls would queue them
-        if pages.size:
-            after = FREE if self.free_group is None else PARKED
-            self._follow(self._pool.leave(pages, after), after)
+        pages = np.concatenate(parts)
+        if not pages.size:
+            return
+        after = FREE if self.free_group is None else PARKED
+        queued = (
+            np.concatenate(parts[::-1]) if self._pool.order == "lifo" else pages
+        )  # as single calls would queue them
+        try:
+            left = self._pool.leave(queued, after)
+        except (DoubleFree, ForeignPage):
+            left = self._pool.leave(pages, after)  # raises for the first bad page in the caller's order
+        self._follow(left, after)
 
     def clear(self) -> None:
         """Make every slot free, no matter who holds it; an open group is dropped."""
