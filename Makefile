@@ -2,7 +2,7 @@ PYTHON  ?= python3
 VENV    := .venv
 BIN     := $(VENV)/bin
 STAMP   := $(VENV)/.installed
-PYTEST  := $(BIN)/python -m pytest -n 2
+PYTEST  := $(BIN)/python -m pytest -n 2 --dist worksteal
 SMOLLM2 := 0.1.2
 
 .PHONY: help demo chat test test-models test-sglang lint docs bench soak clean
