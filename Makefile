@@ -37,7 +37,7 @@ lint: $(STAMP)  ## ruff, mypy and import-linter
 	$(BIN)/lint-imports
 
 docs: $(VENV)/.docs  ## build the site of the docs, with the API reference, into site/
-	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build
 
 bench: $(STAMP)  ## measure beside the peers, write benchmarks/results/
 	$(BIN)/python benchmarks/run.py
