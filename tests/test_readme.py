@@ -94,6 +94,18 @@ def test_replays_of_a_production_trace_print_the_tables_shown(command, shown_lin
     assert said(command, capsys)[: len(expected)] == expected
 
 
+def test_the_comparison_quotes_measured_figures():
+    """Every figure of the README's comparison stands in a page of `benchmarks/results`."""
+    pages = "\n".join(path.read_text() for path in (ROOT / "benchmarks" / "results").glob("*.md"))
+    table = (ROOT / "README.md").read_text().partition("## How it compares")[2].partition("##")[0]
+    rows = [[cell.strip() for cell in line.split("|")[2:4]] for line in table.splitlines() if line.startswith("| ")][1:]
+    assert len(rows) >= 5
+    for figure in (
+        cell.removesuffix(" tokens/s").partition(" (")[0].removesuffix(" tokens/s") for row in rows for cell in row
+    ):
+        assert f" {figure} " in pages, f"{figure} is in no page of results"
+
+
 def test_the_session_about_sizing_prints_what_it_shows():
     """Every line of the session in `docs/sizing.md` gives what stands below it."""
     results = doctest.testfile(str(ROOT / "docs" / "sizing.md"), module_relative=False)
