@@ -2,10 +2,13 @@ PYTHON  ?= python3
 VENV    := .venv
 BIN     := $(VENV)/bin
 STAMP   := $(VENV)/.installed
-PYTEST  := $(BIN)/python -m pytest -n 2
+PYTEST  := $(BIN)/python -m pytest -n 2 --dist worksteal
 SMOLLM2 := 0.1.2
 
-.PHONY: demo chat test test-models test-sglang lint bench soak clean
+.PHONY: help demo chat test test-models test-sglang lint docs bench soak clean
+
+help:  ## list what can be made
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-13s %s\n", $$1, $$2 }' Makefile
 
 demo: $(VENV)/.runtime  ## replay the bundled sample trace
 	$(BIN)/kvstead replay src/kvstead/replay/samples/chat.jsonl.gz --model llama-3.1-8b --memory 4GiB --gpu h100-sxm
@@ -13,30 +16,33 @@ demo: $(VENV)/.runtime  ## replay the bundled sample trace
 chat: $(VENV)/.hf $(VENV)/.smollm2-$(SMOLLM2)  ## ask a small language model
 	$(BIN)/kvstead generate --prompt "What is the capital of France?" --prompt "Name three colours." --stream
 
-test: lint  ## everything CI runs, but for test-models and test-sglang
+test: lint  ## lint, then all tests with coverage
 	$(BIN)/python -m coverage erase
 	$(PYTEST) --cov --cov-report= --cov-fail-under=0
 	NUMBA_DISABLE_JIT=1 $(PYTEST) --cov --cov-append --cov-report= --cov-fail-under=0 tests/kernels
 	$(BIN)/python -m coverage report
 
-test-models: $(STAMP) $(VENV)/.smollm2-$(SMOLLM2)  ## every model family of transformers on every use of memory, about three minutes
-	KVSTEAD_MODELS=1 $(BIN)/python -m pytest -m models tests/integrations
+test-models: $(STAMP) $(VENV)/.smollm2-$(SMOLLM2)  ## run every model family of transformers, and the replays of the docs, some four minutes
+	KVSTEAD_MODELS=1 $(BIN)/python -m pytest -m models tests/integrations tests/test_readme.py
 
-test-sglang: $(STAMP)  ## beside SGLang itself, in an interpreter of its own, about three minutes
+test-sglang: $(STAMP)  ## run beside SGLang itself, in an interpreter of its own, about three minutes
 	$(BIN)/python -c "import sys; sys.path.append('benchmarks'); import peers; sys.exit(not peers.sglang_python())"
 	KVSTEAD_SGLANG_TESTS=1 TRITON_INTERPRET=1 OMP_NUM_THREADS=1 PYTHONPATH=src \
 		$(VENV)/peers/bin/python -m pytest -m sglang tests/integrations/sglang
 
-lint: $(STAMP)
+lint: $(STAMP)  ## ruff, mypy and import-linter
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
+docs: $(VENV)/.docs  ## build the site of the docs, with the API reference, into site/
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build
+
 bench: $(STAMP)  ## measure beside the peers, write benchmarks/results/
 	$(BIN)/python benchmarks/run.py
 
-soak: $(STAMP)  ## long fuzz runs, ten minutes at most
+soak: $(STAMP)  ## fuzz for ten minutes at most
 	KVSTEAD_SOAK=1 timeout 600 $(PYTEST) -m soak
 
 $(VENV)/bin/python:
@@ -59,5 +65,9 @@ $(STAMP): constraints.txt pyproject.toml | $(VENV)/bin/python
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
 	touch $@ $(VENV)/.runtime $(VENV)/.hf
 
-clean:
-	rm -rf $(VENV) .mypy_cache .pytest_cache .ruff_cache .coverage*
+$(VENV)/.docs: constraints.txt pyproject.toml | $(VENV)/bin/python
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[docs]'
+	touch $@ $(VENV)/.runtime
+
+clean:  ## remove what was installed and built
+	rm -rf $(VENV) site .mypy_cache .pytest_cache .ruff_cache .coverage*

@@ -4,6 +4,8 @@ import os
 
 from hypothesis import HealthCheck, settings
 
+os.environ.setdefault("OMP_NUM_THREADS", "1")  # more gain nothing here, and wait for each other beside another worker
+
 _SOAK = os.environ.get("KVSTEAD_SOAK") == "1"
 
 _ANY = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])

@@ -1,48 +1,123 @@
 """kvstead: the KV-cache memory manager for LLM inference that belongs to no engine.
 
-Names of the layers are resolved when first used, so that importing the package costs nothing.
+Importing the package loads no layer: a name is imported from its layer when it is used for the first time. The imports
+under `TYPE_CHECKING` tell type checkers what the table `_LAYERS` tells Python; a test holds that both name the same.
 """
 
 from importlib import import_module
-from typing import Any
+from typing import TYPE_CHECKING
 
-_HOMES = {
-    "ModelLayout": "kvstead.model",
-    "FreeList": "kvstead.pages",
-    "PageTable": "kvstead.pages",
-    "PagedAllocator": "kvstead.allocators",
-    "DevicePagedAllocator": "kvstead.allocators",
-    "DeviceSWAAllocator": "kvstead.allocators",
-    "DeviceHiSparseAllocator": "kvstead.allocators",
-    "DeviceTokenAllocator": "kvstead.allocators",
-    "PureSWAAllocator": "kvstead.allocators",
-    "SWAAllocator": "kvstead.allocators",
-    "TokenAllocator": "kvstead.allocators",
-    "HiSparseAllocator": "kvstead.allocators",
-    "CompressedHiSparseAllocator": "kvstead.allocators",
-    "MultiEndedAllocator": "kvstead.allocators",
-    "StateAllocator": "kvstead.allocators",
-    "UnifiedSWAAllocator": "kvstead.allocators",
-    "UnifiedMambaAllocator": "kvstead.allocators",
-    "UnifiedMambaSWAAllocator": "kvstead.allocators",
-    "RequestTable": "kvstead.pools",
-    "DeviceMirror": "kvstead.pools",
-    "Namespace": "kvstead.prefix",
-    "PrefixTree": "kvstead.prefix",
-    "KVCacheManager": "kvstead.engine",
-    "Request": "kvstead.engine",
-    "Scheduler": "kvstead.engine",
-    "LLM": "kvstead.integrations.transformers",
-    "SamplingParams": "kvstead.integrations.transformers",
+if TYPE_CHECKING:
+    from kvstead.allocators import CompressedHiSparseAllocator as CompressedHiSparseAllocator
+    from kvstead.allocators import DeviceHiSparseAllocator as DeviceHiSparseAllocator
+    from kvstead.allocators import DevicePagedAllocator as DevicePagedAllocator
+    from kvstead.allocators import DeviceSplitSWAAllocator as DeviceSplitSWAAllocator
+    from kvstead.allocators import DeviceSWAAllocator as DeviceSWAAllocator
+    from kvstead.allocators import DeviceTokenAllocator as DeviceTokenAllocator
+    from kvstead.allocators import HiSparseAllocator as HiSparseAllocator
+    from kvstead.allocators import MultiEndedAllocator as MultiEndedAllocator
+    from kvstead.allocators import PagedAllocator as PagedAllocator
+    from kvstead.allocators import PureSWAAllocator as PureSWAAllocator
+    from kvstead.allocators import SplitSWAAllocator as SplitSWAAllocator
+    from kvstead.allocators import StateAllocator as StateAllocator
+    from kvstead.allocators import SWAAllocator as SWAAllocator
+    from kvstead.allocators import TokenAllocator as TokenAllocator
+    from kvstead.allocators import UnifiedMambaAllocator as UnifiedMambaAllocator
+    from kvstead.allocators import UnifiedMambaSWAAllocator as UnifiedMambaSWAAllocator
+    from kvstead.allocators import UnifiedSWAAllocator as UnifiedSWAAllocator
+    from kvstead.arena import PoolChain as PoolChain
+    from kvstead.arena import SharedBytes as SharedBytes
+    from kvstead.arena import SharedPool as SharedPool
+    from kvstead.engine import Chunk as Chunk
+    from kvstead.engine import KVCacheManager as KVCacheManager
+    from kvstead.engine import Lease as Lease
+    from kvstead.engine import MemoryStats as MemoryStats
+    from kvstead.engine import Outcome as Outcome
+    from kvstead.engine import Request as Request
+    from kvstead.engine import Runner as Runner
+    from kvstead.engine import Scheduler as Scheduler
+    from kvstead.engine import Status as Status
+    from kvstead.engine import Step as Step
+    from kvstead.errors import AuditError as AuditError
+    from kvstead.errors import CheckpointError as CheckpointError
+    from kvstead.errors import DoubleFree as DoubleFree
+    from kvstead.errors import ForeignPage as ForeignPage
+    from kvstead.errors import FreeGroupError as FreeGroupError
+    from kvstead.errors import InvalidSize as InvalidSize
+    from kvstead.errors import KVSteadError as KVSteadError
+    from kvstead.errors import LayoutError as LayoutError
+    from kvstead.errors import LockUnderflow as LockUnderflow
+    from kvstead.errors import MisalignedSegment as MisalignedSegment
+    from kvstead.errors import MisalignedSize as MisalignedSize
+    from kvstead.errors import OpenGroup as OpenGroup
+    from kvstead.errors import RequestError as RequestError
+    from kvstead.errors import RowOverflow as RowOverflow
+    from kvstead.errors import StaleRow as StaleRow
+    from kvstead.errors import TraceError as TraceError
+    from kvstead.errors import UseAfterFree as UseAfterFree
+    from kvstead.errors import WindowTaken as WindowTaken
+    from kvstead.integrations.transformers import LLM as LLM
+    from kvstead.integrations.transformers import Completion as Completion
+    from kvstead.integrations.transformers import FinishReason as FinishReason
+    from kvstead.integrations.transformers import Piece as Piece
+    from kvstead.integrations.transformers import SamplingParams as SamplingParams
+    from kvstead.integrations.transformers import TransformersRunner as TransformersRunner
+    from kvstead.model import CacheKind as CacheKind
+    from kvstead.model import ComputeProfile as ComputeProfile
+    from kvstead.model import LayerCache as LayerCache
+    from kvstead.model import LayoutOptions as LayoutOptions
+    from kvstead.model import MemorySplit as MemorySplit
+    from kvstead.model import ModelLayout as ModelLayout
+    from kvstead.model import PaddedPages as PaddedPages
+    from kvstead.model import TokenCache as TokenCache
+    from kvstead.model import Window as Window
+    from kvstead.pages import FreeList as FreeList
+    from kvstead.pages import PageTable as PageTable
+    from kvstead.pools import ArenaKVPool as ArenaKVPool
+    from kvstead.pools import ArenaStatePool as ArenaStatePool
+    from kvstead.pools import ByteArena as ByteArena
+    from kvstead.pools import EntrySpec as EntrySpec
+    from kvstead.pools import KVPool as KVPool
+    from kvstead.pools import Place as Place
+    from kvstead.pools import RequestTable as RequestTable
+    from kvstead.pools import StatePool as StatePool
+    from kvstead.prefix import Namespace as Namespace
+    from kvstead.prefix import PrefixTree as PrefixTree
+
+_LAYERS = {
+    "kvstead.errors": """
+        AuditError CheckpointError DoubleFree ForeignPage FreeGroupError InvalidSize KVSteadError
+        LayoutError LockUnderflow MisalignedSegment MisalignedSize OpenGroup RequestError RowOverflow
+        StaleRow TraceError UseAfterFree WindowTaken
+    """,
+    "kvstead.model": """
+        CacheKind ComputeProfile LayerCache LayoutOptions MemorySplit ModelLayout PaddedPages TokenCache
+        Window
+    """,
+    "kvstead.pages": "FreeList PageTable",
+    "kvstead.pools": "ArenaKVPool ArenaStatePool ByteArena EntrySpec KVPool Place RequestTable StatePool",
+    "kvstead.arena": "PoolChain SharedBytes SharedPool",
+    "kvstead.allocators": """
+        CompressedHiSparseAllocator DeviceHiSparseAllocator DevicePagedAllocator DeviceSWAAllocator
+        DeviceSplitSWAAllocator DeviceTokenAllocator HiSparseAllocator MultiEndedAllocator PagedAllocator
+        PureSWAAllocator SWAAllocator SplitSWAAllocator StateAllocator TokenAllocator UnifiedMambaAllocator
+        UnifiedMambaSWAAllocator UnifiedSWAAllocator
+    """,
+    "kvstead.prefix": "Namespace PrefixTree",
+    "kvstead.engine": "Chunk KVCacheManager Lease MemoryStats Outcome Request Runner Scheduler Status Step",
+    "kvstead.integrations.transformers": "Completion FinishReason LLM Piece SamplingParams TransformersRunner",
 }
+_HOMES = {name: layer for layer, names in _LAYERS.items() for name in names.split()}
 
-__all__ = [name for name, home in _HOMES.items() if ".integrations." not in home]  # `import *` needs no extra
+__all__ = [name for name, layer in _HOMES.items() if ".integrations." not in layer]  # `import *` needs no extra
 
 
-def __getattr__(name: str) -> Any:
-    if name not in _HOMES:
-        raise AttributeError(f"module 'kvstead' has no attribute {name!r}")
-    return getattr(import_module(_HOMES[name]), name)
+if not TYPE_CHECKING:  # a type checker that saw it would accept any name
+
+    def __getattr__(name: str) -> object:
+        if name not in _HOMES:
+            raise AttributeError(f"module 'kvstead' has no attribute {name!r}")
+        return getattr(import_module(_HOMES[name]), name)
 
 
 def __dir__() -> list[str]:
