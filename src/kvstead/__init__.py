@@ -26,7 +26,6 @@ _HOMES = {
     "UnifiedMambaAllocator": "kvstead.allocators",
     "UnifiedMambaSWAAllocator": "kvstead.allocators",
     "RequestTable": "kvstead.pools",
-    "DeviceMirror": "kvstead.pools",
     "Namespace": "kvstead.prefix",
     "PrefixTree": "kvstead.prefix",
     "KVCacheManager": "kvstead.engine",
