@@ -292,7 +292,7 @@ def test_keys_and_values_may_differ_in_width():
 
 
 def test_an_unknown_class_with_a_list_of_layers_is_read_by_the_list():
-    """A class nobody has heard of is charged for its full layers only, when its file lists sliding ones."""
+    """An unknown class is charged for its full layers only, when its file lists sliding ones."""
     config = {
         "model_type": "spark_x2_5",
         "num_hidden_layers": 36,
@@ -376,9 +376,9 @@ def test_a_split_fits_and_one_page_more_does_not(num_bytes, page_size, ratio):
     assert cost(pages + 1) > num_bytes
 
 
-def test_a_split_of_one_pool_or_of_nonsense_raises():
+def test_a_split_of_one_pool_or_of_bad_sizes_raises():
     """Splitting needs a full and a window pool, a page size of at least 1 and no negative number."""
-    with pytest.raises(LayoutError, match="not two pools"):
+    with pytest.raises(LayoutError, match="not two sides"):
         split_slots(ModelLayout.preset("qwen3-8b"), 10**9, 16, Fraction(1))
     for num_bytes, page_size, ratio in ((-1, 1, 1), (1, 0, 1), (1, 1, -1)):
         with pytest.raises(InvalidSize):

@@ -318,7 +318,7 @@ def test_fewer_than_one_rank_raise(ranks):
 @given(st.sampled_from(preset_names()), st.data())
 @settings(max_examples=300, deadline=None)
 def test_damaged_configurations_raise_layout_errors_only(name, data):
-    """Whatever stands under whatever key, reading gives a layout and a profile or raises `LayoutError`."""
+    """With any value under any key, reading gives a layout and a profile or raises `LayoutError`."""
     config = preset_config(name)
     inner = config.get("text_config", config)
     key = data.draw(st.sampled_from(sorted(inner)))

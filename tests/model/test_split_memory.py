@@ -72,7 +72,7 @@ def test_a_derived_split_is_the_largest(split, length):
 
 
 @given(splits, lengths)
-def test_too_few_bytes_for_a_derived_split(split, length):
+def test_too_few_bytes_name_the_least_that_do(split, length):
     """What the refusal asks for gives one page on each side, and a byte less is refused with the same figure."""
     layout, _, page_size = split
     least = split_or_least(layout, 0, page_size, expected_length=length)
@@ -94,8 +94,8 @@ def test_bytes_are_the_inverse_of_the_split(split, options):
 
 
 @given(st.sampled_from(LAYOUTS), st.integers(0, 1000), st.integers(1, 64))
-def test_bytes_of_layouts_with_one_side(layout, pages, page_size):
-    """Where only one side has bytes they are those of `bytes_for`, whatever the other side has."""
+def test_bytes_of_one_side_are_those_of_its_layout(layout, pages, page_size):
+    """Where only one side has bytes they are those of `bytes_for`, whatever the size of the other."""
     slots = pages * page_size
     if layout.full_bytes_per_token and layout.window_bytes_per_token:
         alone = layout.full_bytes_per_token * (slots + page_size)
@@ -107,7 +107,7 @@ def test_bytes_of_layouts_with_one_side(layout, pages, page_size):
         assert split_bytes(layout, slots if full_only else 0, slots, page_size) == expected
 
 
-def test_where_the_ratio_comes_from():
+def test_the_source_says_where_the_ratio_comes_from():
     """The source names the length, that it is assumed, and what the window side was raised to."""
     layout = ModelLayout.preset("gemma-3-12b")
     assert layout.window_rule.pages(16) == 66
@@ -161,7 +161,7 @@ def test_a_ratio_is_the_decimal_that_was_written(ratio):
         {"expected_length": 0},
     ],
 )
-def test_figures_that_make_no_split(options):
+def test_figures_that_make_no_split_are_refused(options):
     """Negative bytes, no page, a ratio that is not above 0 and sequences of no token are refused, naming the value."""
     (value,) = options.values()
     with pytest.raises(InvalidSize, match=str(value)):
@@ -171,7 +171,7 @@ def test_figures_that_make_no_split(options):
 @pytest.mark.parametrize(
     ("name", "kinds"), [("qwen3-8b", "full"), ("mistral-7b-v0.1", "window"), ("deepseek-v3", "latent")]
 )
-def test_layouts_without_both_sides(name, kinds):
+def test_layouts_of_one_side_are_refused(name, kinds):
     """One pool: nothing to split, and the refusal says what to use."""
     for options in ({}, {"window_ratio": 0.5}):
         with pytest.raises(LayoutError, match=rf"{name} keeps {kinds}, which .* Use `slots_for`"):
@@ -188,7 +188,7 @@ def test_layouts_without_both_sides(name, kinds):
         (16, 15, 16, MisalignedSize),
     ],
 )
-def test_slots_that_have_no_bytes(slots, window_slots, page_size, error):
+def test_slots_that_have_no_bytes_are_refused(slots, window_slots, page_size, error):
     """Negative slots, pages of no token, and slots that are no whole pages are refused."""
     with pytest.raises(error):
         split_bytes(ModelLayout.preset("gpt-oss-20b"), slots, window_slots, page_size)

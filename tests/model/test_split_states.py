@@ -174,7 +174,7 @@ def test_given_states_are_obeyed_and_the_rest_is_pages(split, num_states):
 
 @given(st.sampled_from(STATEFUL), st.integers(1, 20_000), st.sampled_from(PAGE_SIZES), st.data())
 def test_slots_and_their_states_split_alike(layout, pages, page_size, data):
-    """The bytes that slots and their states take are split into just these, with the same words."""
+    """The bytes that slots and their states take give the same split, with the same words."""
     options = data.draw(st.fixed_dictionaries({"expected_length": lengths}) | st.just({"num_states": 40}))
     found = split_for_slots(layout, pages * page_size, page_size, **options)
     assert found.num_slots == pages * page_size
@@ -183,7 +183,7 @@ def test_slots_and_their_states_split_alike(layout, pages, page_size, data):
 
 
 @pytest.mark.parametrize("layout", STATEFUL, ids=lambda layout: layout.name)
-def test_too_few_bytes_for_a_page_and_a_state(layout):
+def test_too_few_bytes_name_the_least_that_do(layout):
     """A page and a state, each beside its padding, is the least; a byte less is refused with that figure."""
     least = 2 * (16 * layout.full_bytes_per_token + layout.state_bytes)
     found = split_memory(layout, least, 16)
@@ -203,7 +203,7 @@ def test_a_known_split_with_states():
     assert left_over(layout, 10**10, 16, found) == 10**10 - 24_576 * 230_832 - 77_266_944 * 56
 
 
-def test_where_the_states_come_from():
+def test_the_source_says_where_the_states_come_from():
     """The source names the length and that it is assumed, or the number; after the windows' where there are both."""
     states, both = ModelLayout.preset("qwen3-next-80b-a3b"), made_up(full=4, window=2, state=100)
 
@@ -235,14 +235,14 @@ def test_a_number_of_states_for_long_requests_limits_short_ones_and_says_so():
     [
         ("jamba-v0.1", {"num_states": 0}, "num_states is 0"),
         ("jamba-v0.1", {"num_states": -3}, "num_states is -3"),
-        ("jamba-v0.1", {"expected_length": 0}, "sequences of 0 tokens"),
+        ("jamba-v0.1", {"expected_length": 0}, "expected_length is 0"),
         ("jamba-v0.1", {"window_ratio": 0.5}, "window_ratio is 0.5, but jamba-v0.1 has no window side"),
         ("gpt-oss-20b", {"num_states": 4}, "num_states is 4, but gpt-oss-20b has no states"),
         ("jamba-v0.1", {"page_size": 0}, "pages of 0"),
         ("jamba-v0.1", {"size": -1}, "-1 bytes"),
     ],
 )
-def test_states_that_make_no_split(name, options, message):
+def test_figures_that_make_no_split_are_refused(name, options, message):
     """No state to run on, states or windows that no layer has, and sizes below nothing are refused by value."""
     figures = {"page_size": 16, "size": 10**9, **options}
     layout, size, page_size = ModelLayout.preset(name), figures.pop("size"), figures.pop("page_size")
@@ -252,7 +252,7 @@ def test_states_that_make_no_split(name, options, message):
 
 
 @pytest.mark.parametrize("sides", [(0, 4, 100), (0, 0, 100), (4, 0, 0)])
-def test_sides_that_have_nothing_to_divide(sides):
+def test_layouts_without_sides_to_divide_are_refused(sides):
     """Windows or states without a full side, and a full side alone, are refused."""
     for split in (split_memory, split_for_slots):
         with pytest.raises(LayoutError, match="which is not a full side and windows or states beside it"):

@@ -45,7 +45,7 @@ def test_what_is_needed_never_moves_back(window, length, more):
 
 
 @given(windows, st.integers(0, 300), st.integers(1, 64))
-def test_pages_of_one_sequence(window, length, page_size):
+def test_pages_cover_what_one_sequence_needs(window, length, page_size):
     """The pages of what is needed and of one new token are no more than `pages` says, wherever they begin."""
     first, last = window.needed_from(length) // page_size, length // page_size
     assert last - first + 1 <= window.pages(page_size)
@@ -81,14 +81,14 @@ def test_pairs_of_long_sequences_are_exact():
 
 
 @pytest.mark.parametrize("span", [0, -1])
-def test_a_window_has_a_token(span):
-    """A window of no token is refused."""
+def test_a_window_without_a_token_is_refused(span):
+    """A span below 1 is refused."""
     with pytest.raises(InvalidSize, match=f"window is {span} tokens"):
         Window(span)
 
 
 @pytest.mark.parametrize(("start", "end"), [(-1, 3), (4, 3)])
-def test_pairs_of_no_range(start, end):
+def test_pairs_refuse_a_bad_range(start, end):
     """A range that begins before the sequence, or ends before it begins, is refused."""
     with pytest.raises(InvalidSize, match=rf"tokens {start} \.\. {end}"):
         Window(4).pairs(start, end)

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from kvstead.errors import LayoutError
 from kvstead.model import defaults
-from kvstead.model.fields import Fields
+from kvstead.model.config_fields import Fields
 from kvstead.model.kinds import BOUNDED, PACKED_LATENT, CacheKind, TokenCache, dtype_bytes
 from kvstead.model.state import split, split_or_replicate
 

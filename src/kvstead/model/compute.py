@@ -16,12 +16,12 @@ from typing import Self
 from kvstead.model import defaults
 from kvstead.model.attention import attention_shape
 from kvstead.model.catalog import preset_config, preset_names, unknown_model
-from kvstead.model.feed_forward import count_feed_forward
-from kvstead.model.fields import ConfigSource, Fields, load_config
+from kvstead.model.config_fields import ConfigSource, Fields, load_config
+from kvstead.model.feed_forward_weights import count_feed_forward
 from kvstead.model.kinds import BOUNDED, CacheKind
-from kvstead.model.mixers import count_attention, count_state
-from kvstead.model.patterns import LayerPlan, read_plans
-from kvstead.model.sharing import read_producers
+from kvstead.model.layer_patterns import LayerPlan, read_plans
+from kvstead.model.mixer_weights import count_attention, count_state
+from kvstead.model.shared_layers import read_producers
 from kvstead.model.weights import Weights
 
 

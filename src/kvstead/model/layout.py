@@ -18,10 +18,10 @@ from typing import Literal, Self, Unpack
 
 from kvstead.errors import InvalidSize, LayoutError, MisalignedSize
 from kvstead.model.catalog import preset_config, preset_names, unknown_model
-from kvstead.model.fields import ConfigSource, Fields, load_config
+from kvstead.model.config_fields import ConfigSource, Fields, load_config
 from kvstead.model.kinds import BOUNDED, WHOLE_SEQUENCE, CacheKind, LayerCache
-from kvstead.model.options import ConvColumns, LayoutKeywords, LayoutOptions
-from kvstead.model.reader import read_layers
+from kvstead.model.layer_reader import read_layers
+from kvstead.model.layout_options import ConvColumns, LayoutKeywords, LayoutOptions
 from kvstead.model.window import Window
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from kvstead.errors import LayoutError
-from kvstead.model.fields import Fields
+from kvstead.model.config_fields import Fields
 
 
 def mamba1_width(fields: Fields) -> int:

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from kvstead.errors import LayoutError
-from kvstead.model.fields import Fields
+from kvstead.model.config_fields import Fields
 from kvstead.model.kinds import StatePart
 from kvstead.model.mamba import mamba1_width, mamba2_sizes
 

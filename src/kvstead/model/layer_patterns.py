@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from kvstead.errors import LayoutError
 from kvstead.model import defaults
-from kvstead.model.fields import Fields
+from kvstead.model.config_fields import Fields
 from kvstead.model.kinds import CacheKind
 from kvstead.model.state import state_family
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from kvstead.errors import LayoutError
-from kvstead.model.fields import Fields
-from kvstead.model.patterns import LayerPlan
+from kvstead.model.config_fields import Fields
+from kvstead.model.layer_patterns import LayerPlan
 
 
 def read_producers(fields: Fields, plans: Sequence[LayerPlan]) -> dict[int, int | None]:

@@ -6,11 +6,11 @@ from functools import cache
 
 from kvstead.errors import LayoutError
 from kvstead.model.attention import owned_kind, read_token_cache
-from kvstead.model.fields import Fields
+from kvstead.model.config_fields import Fields
 from kvstead.model.kinds import BOUNDED, CacheKind, LayerCache, TokenCache
-from kvstead.model.options import LayoutOptions
-from kvstead.model.patterns import read_plans
-from kvstead.model.sharing import read_producers
+from kvstead.model.layer_patterns import read_plans
+from kvstead.model.layout_options import LayoutOptions
+from kvstead.model.shared_layers import read_producers
 from kvstead.model.state import read_state
 
 

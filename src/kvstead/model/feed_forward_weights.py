@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from kvstead.errors import LayoutError
 from kvstead.model import defaults
-from kvstead.model.fields import Fields
+from kvstead.model.config_fields import Fields
 from kvstead.model.weights import Weights
 
 _WIDTH = ("intermediate_size", "ffn_hidden_size", "block_ff_dim", "n_inner", "ffn_dim")

@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 from kvstead.model import defaults
 from kvstead.model.attention import attention_shape, is_latent
-from kvstead.model.fields import Fields
+from kvstead.model.config_fields import Fields
 from kvstead.model.kinds import CacheKind
 from kvstead.model.mamba import mamba1_rank, mamba1_width, mamba2_sizes
 from kvstead.model.state import StateFamily, require_family
