@@ -119,7 +119,7 @@ def test_a_state_dtype_against_the_configuration_is_noted():
     """Qwen3.5 states float32 for its recurrent part; another choice is obeyed and noted, the same one is not."""
     assert ModelLayout.preset("qwen3.5-27b").assumptions == ()
     (note,) = ModelLayout.preset("qwen3.5-27b", state_dtype="bfloat16").assumptions
-    assert "mamba_ssm_dtype float32" in note
+    assert "mamba_ssm_dtype is float32" in note
 
 
 def test_feed_forward_layers_of_a_pattern_hold_no_cache():
@@ -206,7 +206,7 @@ def test_a_draft_model_may_share_every_layer():
 def test_a_shared_layer_without_an_owner_of_its_type_raises():
     """A full layer cannot read a cache when only sliding layers come before the shared ones."""
     config = {**_TWO_SHAPES, "hybrid_layer_pattern": [1, 1, 1, 1, 1, 1, 1, 0], "num_kv_shared_layers": 1}
-    with pytest.raises(LayoutError, match=r"layer 7 reuses a full cache.*0 \.\. 6"):
+    with pytest.raises(LayoutError, match=r"layer 7 shares a full cache.*0 \.\. 6"):
         ModelLayout.from_config(config)
 
 

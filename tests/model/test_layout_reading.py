@@ -141,7 +141,7 @@ def test_where_each_layer_kind_is_read_from(keys, kinds):
         ({"layer_types": ["full_attention"] * 3}, "lists 3 layers and num_hidden_layers is 4"),
         ({"layer_types": ["sliding_attention"] * 4}, "lacks 'sliding_window'; looked for 'sliding_window', 'sliding_w"),
         ({"layer_types": ["chunked_attention"] * 4}, "lacks 'attention_chunk_size'"),
-        ({"layer_types": ["linear_attention"] * 4}, "state of no known formula; looked for 'linear_num_value_heads'"),
+        ({"layer_types": ["linear_attention"] * 4}, "state of an unknown family; looked for 'linear_num_value_heads'"),
         (
             {
                 "layer_types": ["chunked_attention", "sliding_attention"] * 2,
@@ -159,27 +159,27 @@ def test_where_each_layer_kind_is_read_from(keys, kinds):
         ({"attn_layer_period": 2}, "lacks 'attn_layer_offset'"),
         ({"sliding_window_pattern": "LX", "sliding_window": 8}, "letters L"),
         ({"sliding_window_pattern": 0, "sliding_window": 8}, "sliding_window_pattern is 0"),
-        ({"sliding_window": 8}, "has a sliding_window of 8 and nothing says in which layers; looked for 'layer_types'"),
+        ({"sliding_window": 8}, "has a sliding_window of 8 but does not say in which layers; looked for 'layer_types'"),
         (
             {"sliding_window": 8, "sliding_window_size": 9, "hybrid_layer_pattern": [1] * 4},
-            "8 and sliding_window_size 9",
+            "8 and sliding_window_size is 9",
         ),
-        ({"mamba_n_heads": 2}, "has layers with a state and nothing says in which layers"),
-        ({"linear_attn_config": {"full_attn_layers": [1], "kda_layers": [2, 3]}}, r"each layer of 1 \.\. 4 once"),
+        ({"mamba_n_heads": 2}, "has layers with a state but does not say in which layers"),
+        ({"linear_attn_config": {"full_attn_layers": [1], "kda_layers": [2, 3]}}, r"each layer 1 \.\. 4 once"),
         ({"linear_attn_config": [1]}, "must be an object"),
         ({"linear_attn_config": {"full_attn_layers": [1]}}, "lacks 'kda_layers'"),
-        ({"num_kv_shared_layers": 5}, "5 of 4 layers"),
+        ({"num_kv_shared_layers": 5}, "is 5, more than the 4 layers"),
         ({"use_cla": True}, "lacks 'cla_share_factor'"),
         (
             {"use_cla": True, "cla_share_factor": 2, "sliding_window": 4, "hybrid_layer_pattern": [0, 1, 1, 1]},
-            "otherwise",
+            "attends differently",
         ),
         ({"kv_lora_rank": 64}, "lacks 'qk_nope_head_dim'"),
         ({"qk_nope_head_dim": 64, "qk_rope_head_dim": 8, "v_head_dim": 64}, "lacks 'kv_lora_rank'"),
-        ({"ssm_d_rank": 4}, "layers with a state and nothing says in which"),
-        ({"model_type": "kimi_linear"}, "layers with a state and nothing says in which"),
-        ({"model_type": "falcon_h1"}, "state of no known formula"),
-        ({"kv_lora_rank": 64, "hybrid_layer_pattern": [1] * 4, "sliding_window": 4}, "latent in window layers"),
+        ({"ssm_d_rank": 4}, "layers with a state but does not say in which"),
+        ({"model_type": "kimi_linear"}, "layers with a state but does not say in which"),
+        ({"model_type": "falcon_h1"}, "state of an unknown family"),
+        ({"kv_lora_rank": 64, "hybrid_layer_pattern": [1] * 4, "sliding_window": 4}, "latents in window layers"),
         ({"num_attention_heads": "8"}, "num_attention_heads is '8'. It must be a whole number"),
         ({"num_attention_heads": -8}, "is -8"),
         ({"num_attention_heads": True}, "is True"),
@@ -289,7 +289,7 @@ def test_files_that_are_no_configuration(tmp_path):
     bad.write_text("{", encoding="utf-8")
     rows.write_text("[1]", encoding="utf-8")
     for path, message in (
-        (bad, "bad.json is no JSON"),
+        (bad, "bad.json is not JSON"),
         (rows, "holds a list"),
         (tmp_path, "config.json cannot be read"),
     ):

@@ -136,7 +136,7 @@ def test_layers_that_differ_in_size_are_padded(full, window, state, idle, page_s
         kind: len(own) for kind, own in zip(("full", "window", "state"), (full, window, state), strict=True) if own
     }
     if not numbers:
-        with pytest.raises(LayoutError, match="made up keeps no entries and no states"):
+        with pytest.raises(LayoutError, match="made up has no entries and no states"):
             padded_pages(layout, page_size)
         return
     found = padded_pages(layout, page_size)

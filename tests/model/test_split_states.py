@@ -235,7 +235,7 @@ def test_a_number_of_states_for_long_requests_limits_short_ones_and_says_so():
     [
         ("jamba-v0.1", {"num_states": 0}, "num_states is 0"),
         ("jamba-v0.1", {"num_states": -3}, "num_states is -3"),
-        ("jamba-v0.1", {"expected_length": 0}, "expected_length is 0"),
+        ("jamba-v0.1", {"expected_length": 0}, "sequences of 0 tokens"),
         ("jamba-v0.1", {"window_ratio": 0.5}, "window_ratio is 0.5, but jamba-v0.1 has no window side"),
         ("gpt-oss-20b", {"num_states": 4}, "num_states is 4, but gpt-oss-20b has no states"),
         ("jamba-v0.1", {"page_size": 0}, "pages of 0"),

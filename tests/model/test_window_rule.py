@@ -90,7 +90,7 @@ def test_a_window_without_a_token_is_refused(span):
 @pytest.mark.parametrize(("start", "end"), [(-1, 3), (4, 3)])
 def test_pairs_refuse_a_bad_range(start, end):
     """A range that begins before the sequence, or ends before it begins, is refused."""
-    with pytest.raises(InvalidSize, match=rf"tokens {start} \.\. {end}"):
+    with pytest.raises(InvalidSize, match=rf"tokens is {start} \.\. {end}"):
         Window(4).pairs(start, end)
 
 

@@ -1,4 +1,4 @@
-"""What a model needs: the kinds and sizes of its caches, read from its configuration; bytes to slots and back."""
+"""What a model caches, read from its configuration: kinds and sizes, and from bytes to slots and back."""
 
 from kvstead.model.catalog import preset_names, preset_source
 from kvstead.model.compute import ComputeProfile, load_profile

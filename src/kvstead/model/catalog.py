@@ -25,7 +25,7 @@ def preset_names() -> tuple[str, ...]:
 
 
 def preset_config(name: str) -> Mapping[str, Any]:
-    """The configuration of a bundled model. Raises `LayoutError` for an unknown name, with those that come close."""
+    """The configuration of a bundled model. Raises `LayoutError` for an unknown name, with close names."""
     if name not in preset_names():
         raise unknown_model(name)
     config: dict[str, Any] = json.loads((_folder() / f"{name}.json").read_text(encoding="utf-8"))
@@ -33,7 +33,7 @@ def preset_config(name: str) -> Mapping[str, Any]:
 
 
 def preset_source(name: str) -> str:
-    """Where a bundled model's numbers come from: the evidence, the source, and what nobody verified.
+    """Where a bundled model's numbers come from: the evidence, the source, and what is not verified.
 
     Evidence is "config" (the model's own file), "package" (values in a released package), "quoted" (the file quoted in
     public code or documents) or "partly" (a field that decides the cache has no direct source). Raises `LayoutError`
@@ -51,6 +51,6 @@ def unknown_model(name: str) -> LayoutError:
     close = get_close_matches(name.lower().rsplit("/", maxsplit=1)[-1], preset_names(), n=3, cutoff=0.5)
     near = f" Close names: {', '.join(close)}." if close else ""
     return LayoutError(
-        f"{name!r} is no bundled model and no configuration file.{near} "
-        f"Give one of the {len(preset_names())} bundled names or the path of a config.json."
+        f"{name!r} is not a bundled model or a configuration file.{near} "
+        f"Give one of the {len(preset_names())} bundled names, or the path of a config.json."
     )

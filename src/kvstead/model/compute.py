@@ -53,7 +53,7 @@ class ComputeProfile:
     def from_config(cls, config: ConfigSource, *, name: str | None = None) -> Self:
         """Count from a Hugging Face configuration: a mapping or a path, as for `ModelLayout.from_config`.
 
-        Raises `LayoutError` for a missing key, naming it and those looked for.
+        Raises `LayoutError` for a missing key, naming it and its aliases.
         """
         values, found_name = load_config(config)
         fields = Fields(values, name or found_name)
@@ -74,7 +74,7 @@ class ComputeProfile:
 
 
 def load_profile(name_or_path: str | os.PathLike[str]) -> ComputeProfile:
-    """The profile of whatever `load_layout` takes. Raises `LayoutError`, with close names, for anything else."""
+    """The profile of a bundled model, a `config.json` or its directory. Raises `LayoutError`, with close names."""
     text = os.fspath(name_or_path)
     if text in preset_names():
         return ComputeProfile.preset(text)
@@ -106,7 +106,7 @@ def _count(fields: Fields, plans: Sequence[LayerPlan]) -> Weights:
 
 
 def _is_tied(fields: Fields) -> bool:
-    """Whether the output uses the embedding's table. Raises `LayoutError` where neither file nor class says it."""
+    """Whether the output uses the embedding's table. Raises `LayoutError` where neither file nor class says so."""
     for key in ("tie_word_embeddings", "tie_embedding"):
         value = fields.outer(key)
         if value is not None:

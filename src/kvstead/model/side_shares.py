@@ -129,5 +129,7 @@ def _given_ratio(given: float | Fraction) -> Fraction:
 def _expected(expected_length: int | None) -> tuple[int, str]:
     length = _ASSUMED_LENGTH if expected_length is None else expected_length
     if not isinstance(length, int) or length < 1:
-        raise InvalidSize(f"expected_length is {length} tokens. Use at least 1, or leave it out.")
+        raise InvalidSize(
+            f"sequences of {length} tokens are expected. Use an expected_length of 1 or more, or leave it out."
+        )
     return length, f"sequences of {length:,} tokens{', assumed' if expected_length is None else ''}"
