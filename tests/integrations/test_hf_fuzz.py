@@ -2,9 +2,9 @@
 
 import numpy as np
 import pytest
-from hf_generation import ASKED, Run, references
+from hf_memory_uses import sizes_of
 from hf_models import tiny_model
-from hf_modes import sizes_of
+from hf_runs import ASKED, Run, references
 
 from kvstead.engine import KVCacheManager
 from kvstead.integrations.transformers import model_layout

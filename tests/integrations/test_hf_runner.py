@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 import torch
-from hf_generation import FIRST, Asked, Run, generate
 from hf_models import random_model, tiny_config, tiny_model
+from hf_runs import FIRST, Asked, Run, generate
 
 from kvstead.engine import KVCacheManager, Request, Scheduler
 from kvstead.errors import LayoutError, RequestError

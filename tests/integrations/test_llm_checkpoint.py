@@ -5,8 +5,8 @@ from importlib.metadata import PackageNotFoundError
 
 import pytest
 import torch
+from hf_gguf import TEMPLATE, write_packed
 from hf_models import random_model, tiny_config
-from hf_packed import TEMPLATE, write_packed
 from hf_tokenizers import STOP, byte_tokenizer
 from transformers.utils import logging
 

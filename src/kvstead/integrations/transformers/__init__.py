@@ -13,8 +13,8 @@ pass goes with a cache over the manager's pools (`cache`), and an attention func
 `families` says which models run, and how; `checkpoint` where they come from. Needs the extra `hf`.
 """
 
+from kvstead.integrations.transformers.answers import Completion, FinishReason, Piece
 from kvstead.integrations.transformers.checkpoint import Checkpoint, load_checkpoint
-from kvstead.integrations.transformers.completion import Completion, FinishReason, Piece
 from kvstead.integrations.transformers.families import FAMILIES, REFUSED, Way
 from kvstead.integrations.transformers.layout import model_layout
 from kvstead.integrations.transformers.llm import LLM

@@ -9,9 +9,9 @@ from torch.nn.functional import scaled_dot_product_attention
 from transformers import AttentionInterface
 
 from kvstead.errors import LayoutError
-from kvstead.integrations.transformers.flex import FlexPlan
-from kvstead.integrations.transformers.groups import Group
-from kvstead.integrations.transformers.plan import PLAN_KEYWORD, Plan
+from kvstead.integrations.transformers.attention_groups import Group
+from kvstead.integrations.transformers.flex_attention import FlexPlan
+from kvstead.integrations.transformers.forward_plan import PLAN_KEYWORD, Plan
 
 ATTENTION_NAME = "kvstead"
 """The name under which `attend` is registered. No mask function is: models then build no mask."""

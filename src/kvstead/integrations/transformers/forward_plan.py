@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 import torch
 
 from kvstead.engine import KVCacheManager
-from kvstead.integrations.transformers.groups import Group, Jobs, concatenated_ranges, group
+from kvstead.integrations.transformers.attention_groups import Group, Jobs, concatenated_ranges, group
 from kvstead.kernels.arrays import to_device
 from kvstead.model import BOUNDED, LayerCache, Window
 from kvstead.pools import ArenaKVPool, KVPool

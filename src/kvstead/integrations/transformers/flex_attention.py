@@ -25,8 +25,8 @@ import torch
 from torch.nn.attention import flex_attention as flex
 
 from kvstead.errors import LayoutError
-from kvstead.integrations.transformers.groups import Group, Jobs, first_read
-from kvstead.integrations.transformers.plan import Plan, SidePlan
+from kvstead.integrations.transformers.attention_groups import Group, Jobs, first_read
+from kvstead.integrations.transformers.forward_plan import Plan, SidePlan
 from kvstead.kernels.array_types import IntArray
 from kvstead.kernels.arrays import to_device
 from kvstead.model import Window

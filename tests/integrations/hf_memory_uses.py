@@ -1,7 +1,7 @@
 """The ways in which the memory under a model is used: how each is set up, and how a run shows that it took place."""
 
-from hf_generation import FIRST, PAGE_SIZE, SECOND, Run, references
 from hf_models import tiny_model
+from hf_runs import FIRST, PAGE_SIZE, SECOND, Run, references
 
 from kvstead.engine import KVCacheManager
 from kvstead.integrations.transformers import FAMILIES, Way, model_layout

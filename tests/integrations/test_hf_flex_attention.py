@@ -5,9 +5,9 @@ import inspect
 import numpy as np
 import pytest
 import torch
-from hf_generation import FIRST, Run, references
+from hf_memory_uses import sizes_of
 from hf_models import tiny_model
-from hf_modes import sizes_of
+from hf_runs import FIRST, Run, references
 from hypothesis import given
 from hypothesis import strategies as st
 from packed_jobs import CPU, jobs_of, seen_from
@@ -16,9 +16,9 @@ from kvstead.engine import KVCacheManager
 from kvstead.errors import LayoutError
 from kvstead.integrations.transformers import TransformersRunner, model_layout
 from kvstead.integrations.transformers.attention import attend
-from kvstead.integrations.transformers.flex import FlexAttention, visible
-from kvstead.integrations.transformers.groups import group
-from kvstead.integrations.transformers.plan import PLAN_KEYWORD, Plan, SidePlan
+from kvstead.integrations.transformers.attention_groups import group
+from kvstead.integrations.transformers.flex_attention import FlexAttention, visible
+from kvstead.integrations.transformers.forward_plan import PLAN_KEYWORD, Plan, SidePlan
 from kvstead.model import Window
 
 _JOBS = st.lists(st.tuples(st.integers(0, 300), st.sampled_from([1, 1, 2, 9, 150])), min_size=1, max_size=12)

@@ -20,7 +20,7 @@ from transformers.cache_utils import (
 
 from kvstead.engine import KVCacheManager
 from kvstead.errors import LayoutError
-from kvstead.integrations.transformers.plan import Plan
+from kvstead.integrations.transformers.forward_plan import Plan
 from kvstead.model import LayerCache
 
 

@@ -3,8 +3,8 @@
 from dataclasses import replace
 
 import pytest
-from hf_generation import FIRST, Run
 from hf_models import random_model, tiny_config, tiny_model
+from hf_runs import FIRST, Run
 
 from kvstead.errors import InvalidSize, LayoutError
 from kvstead.integrations.transformers import model_layout
