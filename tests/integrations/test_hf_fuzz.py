@@ -1,4 +1,4 @@
-"""Models on memory that is set up at random."""
+"""Models on memories of random settings."""
 
 import numpy as np
 import pytest
@@ -19,7 +19,7 @@ _CASES = [
 
 @pytest.mark.parametrize(("family", "seed"), _CASES)
 def test_no_setting_changes_what_is_generated(family, seed):
-    """Page and pool sizes, one arena or not, chunks, overlap, waves and aborts at random: tokens are the same."""
+    """Tokens are the same for any page and pool sizes, in an arena or not, with chunks, overlap, waves and aborts."""
     rng = np.random.default_rng(seed)
     model = tiny_model(family)
     page_size = int(rng.choice([1, 2, 4, 8]))

@@ -1,4 +1,4 @@
-"""Every family generates on kvstead's memory what it generates alone, however that memory is used."""
+"""Every family generates on kvstead's memory what it generates alone, in every use of that memory."""
 
 import pytest
 from hf_memory_uses import hold, modes_of
