@@ -11,12 +11,12 @@ import pytest
 import torch
 from hf_models import random_model, tiny_config
 from hf_tokenizers import STOP, byte_tokenizer
+from llm_serving import alone, model_of, prompt_of, serving
 
 from kvstead.engine import KVCacheManager, Scheduler
 from kvstead.errors import InvalidSize, LayoutError, RequestError
 from kvstead.integrations.transformers import SamplingParams
 from kvstead.integrations.transformers.answers import Answer
-from tiny_llm import alone, model_of, prompt_of, serving
 
 _COMMON = prompt_of(1, 24)
 _PROMPTS = [prompt_of(2, 5), _COMMON + prompt_of(3, 9), prompt_of(4, 1), _COMMON + prompt_of(5, 3), _COMMON, [7] * 30]

@@ -7,12 +7,12 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from llm_serving import prompt_of, serving
 
 from kvstead.errors import RequestError
 from kvstead.integrations.transformers import SamplingParams
 from kvstead.integrations.transformers.attention_groups import Jobs
 from kvstead.integrations.transformers.sampling import Draw, RowSampler
-from tiny_llm import prompt_of, serving
 
 _COMMON = prompt_of(1, 24)
 _PROMPTS = [prompt_of(2, 5), _COMMON + prompt_of(3, 9), prompt_of(4, 1), _COMMON + prompt_of(5, 3), _COMMON]

@@ -90,7 +90,7 @@ def way_of(config: Any) -> Way:
     """How the model of a text configuration runs. Raises `LayoutError`, with the reason, for one that does not."""
     name = str(config.model_type)
     if name not in FAMILIES:
-        reason = REFUSED.get(name, "it was never compared with transformers' own `generate`")
+        reason = REFUSED.get(name, "it was never compared with what transformers generates")
         raise LayoutError(f"models of type {name!r} do not run here: {reason}. Those that do: {', '.join(FAMILIES)}.")
     if getattr(config, "use_bidirectional_attention", None) not in {None, False, "vision"}:
         raise LayoutError(
