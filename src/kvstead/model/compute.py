@@ -10,12 +10,11 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Self
 
 from kvstead.model import defaults
 from kvstead.model.attention import attention_shape
-from kvstead.model.catalog import preset_config, preset_names, unknown_model
+from kvstead.model.catalog import find_config, preset_config
 from kvstead.model.config_fields import ConfigSource, Fields, load_config
 from kvstead.model.feed_forward_weights import count_feed_forward
 from kvstead.model.kinds import BOUNDED, CacheKind
@@ -75,12 +74,8 @@ class ComputeProfile:
 
 def load_profile(name_or_path: str | os.PathLike[str]) -> ComputeProfile:
     """The profile of a bundled model, a `config.json` or its directory. Raises `LayoutError`, with close names."""
-    text = os.fspath(name_or_path)
-    if text in preset_names():
-        return ComputeProfile.preset(text)
-    if not Path(text).exists():
-        raise unknown_model(text)
-    return ComputeProfile.from_config(text)
+    config, name = find_config(name_or_path)
+    return ComputeProfile.from_config(config, name=name)
 
 
 def _flops_per_pair(fields: Fields, kind: CacheKind) -> int:

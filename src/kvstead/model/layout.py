@@ -13,11 +13,10 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass, field
 from functools import cached_property
-from pathlib import Path
 from typing import Literal, Self, Unpack
 
 from kvstead.errors import InvalidSize, LayoutError, MisalignedSize
-from kvstead.model.catalog import preset_config, preset_names, unknown_model
+from kvstead.model.catalog import find_config, preset_config
 from kvstead.model.config_fields import ConfigSource, Fields, load_config
 from kvstead.model.kinds import BOUNDED, WHOLE_SEQUENCE, CacheKind, LayerCache
 from kvstead.model.layer_reader import read_layers
@@ -187,9 +186,5 @@ def load_layout(name_or_path: str | os.PathLike[str], **keywords: Unpack[LayoutK
 
     Keywords as in `ModelLayout.from_config`. Raises `LayoutError`, with close names, for anything else.
     """
-    text = os.fspath(name_or_path)
-    if text in preset_names():
-        return ModelLayout.preset(text, **keywords)
-    if not Path(text).exists():
-        raise unknown_model(text)
-    return ModelLayout.from_config(text, **keywords)
+    config, name = find_config(name_or_path)
+    return ModelLayout.from_config(config, name=name, **keywords)

@@ -20,13 +20,12 @@ from typing import Any
 import numpy as np
 import torch
 
-from kvstead.engine import Request, Scheduler, Step
+from kvstead.engine import Request, Step
 from kvstead.errors import LayoutError, RequestError
 from kvstead.integrations.transformers.answers import Completion, FinishReason, Piece
 from kvstead.integrations.transformers.checkpoint import Checkpoint, Report, load_checkpoint, silent
 from kvstead.integrations.transformers.delayed_interrupts import DelayedInterrupts, delayed_interrupts
-from kvstead.integrations.transformers.families import Way, way_of
-from kvstead.integrations.transformers.llm_memory import longest_request, make_manager
+from kvstead.integrations.transformers.llm_memory import longest_request, make_scheduler
 from kvstead.integrations.transformers.open_answers import OpenAnswers
 from kvstead.integrations.transformers.prompts import Prompt, PromptEncoder, as_prompts
 from kvstead.integrations.transformers.run_statistics import RunStatistics
@@ -77,19 +76,18 @@ class LLM:
         if not isinstance(model, Checkpoint):
             model = load_checkpoint(model, dtype=dtype, device=device, report=report)
         self.name, own = model.name, model.model
-        is_whole = way_of(own.config) is Way.WHOLE
-        self.manager = make_manager(
+        self._scheduler = make_scheduler(
             own,
             num_bytes,
             pool_layout=layout,
             page_size=page_size,
             max_requests=max_requests,
             max_length=max_length,
-            prefix_cache=prefix_cache and not is_whole,
+            chunk_tokens=chunk_tokens,
+            decode_headroom=decode_headroom,
+            prefix_cache=prefix_cache,
         )
-        if is_whole:  # a step takes all prompts that the memory holds together, and cuts none of them
-            chunk_tokens = max(chunk_tokens, self.manager.num_slots)
-        self._scheduler = Scheduler(self.manager, chunk_tokens=chunk_tokens, decode_headroom=decode_headroom)
+        self.manager = self._scheduler.manager
         self.max_length = longest_request(self._scheduler)
         self._encoder = PromptEncoder(model.tokenizer, own.config.vocab_size)
         self._statistics = RunStatistics(self.manager, own)

@@ -10,14 +10,14 @@ from transformers import PreTrainedModel
 
 from kvstead.engine import KVCacheManager, Request, Scheduler
 from kvstead.errors import InvalidSize
-from kvstead.integrations.transformers.families import rope_limit
+from kvstead.integrations.transformers.families import Way, rope_limit, way_of
 from kvstead.integrations.transformers.layout import model_layout
 from kvstead.model import ModelLayout
 
 _LONG = 131_072  # tokens, where the model sets no limit
 
 
-def make_manager(
+def make_scheduler(
     model: PreTrainedModel,
     num_bytes: int,
     *,
@@ -25,23 +25,30 @@ def make_manager(
     page_size: int,
     max_requests: int,
     max_length: int | None,
+    chunk_tokens: int,
+    decode_headroom: int,
     prefix_cache: bool,
-) -> KVCacheManager:
-    """A manager for a model's layout. Its rows are as long as the longest request may be, `max_length` at most.
+) -> Scheduler:
+    """A scheduler on a manager for a model's layout. Its rows are as long as the longest request may be.
 
-    Raises `InvalidSize` for a `max_length` below 2 or beyond the model's own limit, and as `KVCacheManager` does.
+    Raises `LayoutError` for a model that does not run, `InvalidSize` for a `max_length` below 2 or beyond the model's
+    own limit, and as `KVCacheManager` does.
     """
+    is_whole = way_of(model.config) is Way.WHOLE
     layout = model_layout(model)
-    return KVCacheManager(
+    manager = KVCacheManager(
         layout,
         num_bytes,
         pool_layout=pool_layout,
         page_size=page_size,
         max_requests=max_requests,
         max_length=_length_limit(model.config, layout, num_bytes, max_length),
-        prefix_cache=prefix_cache,
+        prefix_cache=prefix_cache and not is_whole,
         device=model.device,
     )
+    if is_whole:  # a step takes all prompts that the memory holds together, and cuts none of them
+        chunk_tokens = max(chunk_tokens, manager.num_slots)
+    return Scheduler(manager, chunk_tokens=chunk_tokens, decode_headroom=decode_headroom)
 
 
 def longest_request(scheduler: Scheduler) -> int:
