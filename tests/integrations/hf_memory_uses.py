@@ -45,8 +45,8 @@ def retracted(family):
 def moved(family):
     """One arena for all kinds, in which pages close up as soon as others are freed."""
     layout = model_layout(tiny_model(family))
-    books = KVCacheManager(layout, **sizes_of(layout, 2 * TIGHT), page_size=PAGE_SIZE, storage=False)
-    manager = {"num_bytes": books.total_bytes, "pool_layout": "unified", "eager": True}
+    counted = KVCacheManager(layout, **sizes_of(layout, 2 * TIGHT), page_size=PAGE_SIZE, storage=False)
+    manager = {"num_bytes": counted.total_bytes, "pool_layout": "unified", "eager": True}
     manager["prefix_cache"] = FAMILIES[family] is not Way.WHOLE
     run = Run(tiny_model(family), manager).serve(FIRST, SECOND)
     assert run.memory.chain.num_moves > 0, "pages moved"

@@ -25,8 +25,12 @@ def test_no_setting_changes_what_is_generated(family, seed):
     page_size = int(rng.choice([1, 2, 4, 8]))
     manager = sizes_of(model_layout(model), int(rng.integers(64, 200)))
     if rng.random() < 0.5:
-        books = KVCacheManager(model_layout(model), **manager, page_size=page_size, storage=False)
-        manager = {"num_bytes": int(books.total_bytes * 1.2), "pool_layout": "unified", "eager": bool(rng.integers(2))}
+        counted = KVCacheManager(model_layout(model), **manager, page_size=page_size, storage=False)
+        manager = {
+            "num_bytes": int(counted.total_bytes * 1.2),
+            "pool_layout": "unified",
+            "eager": bool(rng.integers(2)),
+        }
     manager |= {"page_size": page_size, "state_interval": int(rng.choice([4, 8, 16]))}
     manager["prefix_cache"] = bool(rng.random() < 0.8)
     scheduler = {"chunk_tokens": int(rng.integers(2, 40)), "overlap": bool(rng.integers(2))}

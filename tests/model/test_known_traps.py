@@ -148,7 +148,7 @@ def test_period_and_offset_name_the_attention_layers():
 
 
 def test_bamba_lists_only_the_attention_layers():
-    """Bamba's index list names those that attend; all others have a state."""
+    """Bamba's index list names the attention layers; all others have a state."""
     layout = ModelLayout.preset("bamba-9b")
     assert [layer.index for layer in layout.layers if layer.tokens] == [9, 18, 27]
     assert all(bool(layer.state) != bool(layer.tokens) for layer in layout.layers)

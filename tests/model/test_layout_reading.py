@@ -74,7 +74,7 @@ def test_key_value_heads_follow_the_heads_only_in_known_classes():
     assert ModelLayout.from_config(gpt2).full_bytes_per_token == 12 * 2 * 768 * 2
 
 
-def test_a_file_that_leaves_everything_to_gemma3():
+def test_a_file_may_leave_everything_to_its_class():
     """The published 4B file gives width, layers and window only; the class supplies what the whole file says."""
     text = _without(
         preset_config("gemma-3-4b")["text_config"],
@@ -129,7 +129,7 @@ def test_class_defaults_hold_for_their_class_only():
         ),
     ],
 )
-def test_where_each_layer_kind_is_read_from(keys, kinds):
+def test_the_kind_of_each_layer_is_read(keys, kinds):
     """Lists, pattern strings, marks, periods and intervals all say which layer is of which kind."""
     assert _kinds({**_PLAIN, **keys}) == kinds
 
@@ -246,7 +246,7 @@ def test_a_missing_size_of_a_state_is_named(name, keys):
             ModelLayout.from_config(_without(config, key))
 
 
-def test_models_of_states_only():
+def test_a_model_may_have_states_only():
     """Mamba and Mamba-2 files have no attention: a state per layer, nothing per token."""
     mamba1 = {"model_type": "mamba", "hidden_size": 64, "num_hidden_layers": 2, "state_size": 16, "expand": 2}
     mamba1 |= {"conv_kernel": 4, "time_step_rank": 4, "vocab_size": 100, "tie_word_embeddings": True}
@@ -283,7 +283,7 @@ def test_bytes_scale_with_the_dtype(dtype, size):
     assert (layout.full_bytes_per_token, layout.window_bytes_per_token) == (2048 * size, 11_264 * size)
 
 
-def test_files_that_are_no_configuration(tmp_path):
+def test_files_without_a_configuration_are_refused(tmp_path):
     """A missing file, bad JSON or a JSON list raises and names the file."""
     bad, rows = tmp_path / "bad.json", tmp_path / "rows.json"
     bad.write_text("{", encoding="utf-8")

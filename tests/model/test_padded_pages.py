@@ -108,7 +108,7 @@ def test_every_model_has_padded_pages(layout, page_size):
     ("layers", "group", "blocks"),
     [
         ((12, 13), 13, (1, 1)),  # less than 1.25 times as many
-        ((4, 5), 4, (1, 2)),  # just 1.25 times as many
+        ((4, 5), 4, (1, 2)),  # exactly 1.25 times as many
         ((10, 52), 10, (1, 6)),  # a group of two and eight unused
         ((20, 30), 20, (1, 2)),
         ((5, 1), 1, (5, 1)),

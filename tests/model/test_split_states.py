@@ -60,7 +60,7 @@ def left_over(layout, num_bytes, page_size, found):
 
 
 class Wanted:
-    """What has to go with so many full pages, written out; and which splits fit, tried one by one."""
+    """What goes with a number of full pages, written out; and which splits fit, tried one by one."""
 
     def __init__(self, layout, page_size, window_ratio=None, num_states=None, expected_length=None):
         self.layout, self.page_size, self.given_states, self.given_ratio = layout, page_size, num_states, window_ratio
@@ -68,7 +68,7 @@ class Wanted:
         self.window = layout.window_rule
 
     def windows(self, pages):
-        """Window pages beside so many."""
+        """Window pages beside `pages` full pages."""
         if self.window is None:
             return 0
         if self.given_ratio is not None:
@@ -78,7 +78,7 @@ class Wanted:
         return min(pages, max(mean + min(mean, 8192 // self.page_size), self.window.pages(self.page_size)))
 
     def states(self, pages):
-        """States beside so many."""
+        """States beside `pages` full pages."""
         if self.given_states is not None:
             return self.given_states
         pages_of_a_request = -(-self.length // self.page_size)
@@ -105,13 +105,13 @@ class Wanted:
 
 
 def last(start, holds):
-    """The last number from `start` on before one that does not hold."""
+    """The last number from `start` on for which `holds` is still true."""
     return max(takewhile(holds, count(start)))
 
 
 @given(small_layouts, st.integers(0, 600), st.integers(1, 5), small_options)
 def test_a_split_is_what_trying_all_of_them_finds(layout, num_bytes, page_size, options):
-    """On small sizes the split is the one that is found by counting up, or the refusal names the fewest bytes."""
+    """On small sizes the split is the one that is found by counting up, or the error names the fewest bytes."""
     if layout.window_rule is None:
         options.pop("window_ratio", None)
     found = split_or_least(layout, num_bytes, page_size, **options)
@@ -164,7 +164,7 @@ def test_there_are_two_states_for_each_expected_sequence(split, length):
 
 @given(plenty, st.integers(1, 3))
 def test_given_states_are_obeyed_and_the_rest_is_pages(split, num_states):
-    """So many states and a padding slot are paid for first; the pages are as many as the rest holds."""
+    """The given states and a padding slot are paid for first; the rest holds as many pages as it can."""
     layout, num_bytes, page_size = split
     found = split_memory(layout, num_bytes, page_size, num_states=num_states)
     rest = num_bytes - (num_states + 1) * layout.state_bytes
@@ -243,7 +243,7 @@ def test_a_number_of_states_for_long_requests_limits_short_ones_and_says_so():
     ],
 )
 def test_figures_that_make_no_split_are_refused(name, options, message):
-    """No state to run on, states or windows that no layer has, and sizes below nothing are refused by value."""
+    """No state to run on, states or windows that no layer has, and negative sizes are refused by value."""
     figures = {"page_size": 16, "size": 10**9, **options}
     layout, size, page_size = ModelLayout.preset(name), figures.pop("size"), figures.pop("page_size")
     for split in (split_memory, split_for_slots):

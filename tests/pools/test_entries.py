@@ -105,7 +105,7 @@ def test_specs_keep_the_options_given():
 def test_any_state_is_laid_out_or_refused(states):
     """Every part lies on its elements' multiples in every slot; a state is refused if and only if none such exists.
 
-    Slots follow one another without padding, so one exists just where all the largest elements' multiples are met by
+    Slots follow one another without padding, so one exists exactly where all the largest elements' multiples are met by
     the entry.
     """
     layout = state_layout(*states)
@@ -180,10 +180,10 @@ def test_pools_refuse_specs_that_are_not_theirs(kind):
         pool(layout, ByteArena(8 * spec.page_bytes), spec)
     with pytest.raises(LayoutError, match="no pool 'x'"):
         pool(layout, arena_of(replace(spec, name="y")), spec)
-    books = ByteArena(8 * spec.page_bytes, storage=False)
-    books.register([spec])
+    empty = ByteArena(8 * spec.page_bytes, storage=False)
+    empty.register([spec])
     with pytest.raises(LayoutError, match="storage=True"):
-        pool(layout, books, spec)
+        pool(layout, empty, spec)
 
 
 def test_a_page_of_several_states_is_refused():

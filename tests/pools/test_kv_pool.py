@@ -187,7 +187,7 @@ def test_a_model_of_windows_only_is_one_pool():
 
 @given(st.permutations(range(2, 10)), st.integers(0, 8), st.permutations(range(2, 10)))
 def test_moves_may_overlap(source, count, target):
-    """Slots are copied as they were before, whatever is overwritten on the way."""
+    """Slots are copied as they were before the move, also where the move overwrites them."""
     entry = TokenCache(CacheKind.FULL, 1, 2, 1, "int8", 2, 1)
     layout = replace(layout_of("llama-3.1-8b"), layers=(LayerCache(0, entry), LayerCache(1, entry)))
     pool = KVPool(layout, 8, 2)

@@ -127,7 +127,7 @@ def test_parts_that_a_layer_lacks_are_refused(layer, name):
 
 
 def test_an_arena_holds_the_states_above_its_sink():
-    """The sink of a larger pool takes slots away, not rows; bytes at the end that make no state are nobody's."""
+    """The sink of a larger pool takes slots away, not rows; a rest too small for a state stays unused."""
     spec = state_spec(SMALL)
     large = EntrySpec("large", spec.entry_bytes * 3 - 8, align=1)
     pool = ArenaStatePool(SMALL, arena_of(spec, 9, spec.entry_bytes - 1, [large]), spec)

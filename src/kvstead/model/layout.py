@@ -5,7 +5,7 @@ What a sequence of n tokens holds, per layer:
     full, latent   n entries
     window         min(n, window) entries
     chunk          as many entries as tokens in the chunk of the last token
-    state          one slot, whatever n
+    state          one slot for any n
 """
 
 from __future__ import annotations

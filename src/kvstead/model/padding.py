@@ -54,7 +54,7 @@ def padded_pages(layout: ModelLayout, page_size: int) -> PaddedPages:
         raise InvalidSize(f"the page size is {page_size}. It must be at least 1.")
     layers = _num_layers(layout)
     if not layers:
-        raise LayoutError(f"{layout.name} has no entries and no states, so there are no pages. Choose another model.")
+        raise LayoutError(f"{layout.name} has no entries and no states, and so no pages. Choose another model.")
     entry = max(layer.token_bytes for layer in layout.layers)
     state = max(layer.state_bytes for layer in layout.layers)
     grown = page_size * max(1, -(-state // (entry * page_size))) if entry else page_size

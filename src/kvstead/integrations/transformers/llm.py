@@ -117,7 +117,7 @@ class LLM:
     ) -> Generator[Piece, None, None]:
         """Answer prompts: yields the pieces of all of them as they come; the last piece of each has its completion.
 
-        As `generate`. Nothing starts before the first piece is asked for. Closing the iterator early aborts what has
+        As `generate`. Nothing starts before the first piece is requested. Closing the iterator early aborts what has
         not ended.
         """
         several = as_prompts(prompts)
