@@ -9,8 +9,9 @@ from __future__ import annotations
 import numpy as np
 
 from kvstead.errors import AuditError, InvalidSize, RowOverflow, StaleRow
-from kvstead.kernels import host, rows
+from kvstead.kernels import rows
 from kvstead.kernels.array_types import IntArray, StateArray
+from kvstead.kernels.host import LIVE
 from kvstead.pages import FreeList
 
 _NO_SLOT = -1
@@ -37,6 +38,7 @@ class RequestTable:
         self.generation: IntArray = np.zeros(num_rows + 1, dtype=np.int64)
         self._free_rows = FreeList(num_rows, "lifo")
         self.states: StateArray = self._free_rows.table.state
+        self._state_of = self.states.data  # the same bytes, and faster to read one by one
 
     @property
     def num_free(self) -> int:
@@ -60,7 +62,7 @@ class RequestTable:
 
     def require_live(self, row: int) -> None:
         """Raise `StaleRow` unless the row is handed out."""
-        if not 0 < row <= self.num_rows or self.states[row] != host.LIVE:
+        if not 0 < row <= self.num_rows or self._state_of[row] != LIVE:
             raise StaleRow(
                 f"row {row} is not handed out (rows are 1 .. {self.num_rows}). Use a row from `take` until you give it "
                 "back, not longer."
@@ -68,7 +70,7 @@ class RequestTable:
 
     def live_rows(self) -> IntArray:
         """The rows that are handed out, ascending."""
-        return np.flatnonzero(self.states == host.LIVE)
+        return np.flatnonzero(self.states == LIVE)
 
     def read(self, row: int, start: int = 0, end: int | None = None) -> IntArray:
         """The row's slots from `start` to `end` (its length by default): a view, valid until the row changes.
@@ -118,7 +120,7 @@ class RequestTable:
     def audit(self) -> None:
         """Check the free rows, and that they hold no slots. Raises `AuditError`."""
         self._free_rows.audit()
-        kept = np.flatnonzero((self.states != host.LIVE) & (self.lengths != 0))
+        kept = np.flatnonzero((self.states != LIVE) & (self.lengths != 0))
         if kept.size:
             raise AuditError(
                 f"rows {kept.tolist()} are not handed out but hold slots. Write through the table's methods."
