@@ -1,77 +1,78 @@
 """One class per fault, all under `KVSteadError`.
 
-A message names the ids it is about and, in a second sentence, the way out. Whoever raises one of these has changed
-nothing: the call is checked as a whole before anything moves. Running out of room is no fault; it is `None`.
+A message says what is wrong, with the ids, and in a second sentence the way out. A call that raises one of these has
+changed nothing: every call checks all of its arguments before it changes anything. Lack of memory is not an error: a
+call that finds no capacity returns None.
 """
 
 
 class KVSteadError(Exception):
-    """Base of every error that kvstead raises on purpose."""
+    """Base class of all errors that kvstead raises on purpose."""
 
 
 class DoubleFree(KVSteadError):
-    """A page was freed that nobody holds: it is free already, parked in the open group, or named twice in one call."""
+    """A page was freed that is not live: it is free already, parked in the open group, or named twice in the call."""
 
 
 class ForeignPage(KVSteadError):
-    """A page id that was never handed out by this pool: the padding page, a negative id or one past the end."""
+    """A page id that the pool never hands out: the padding page 0, a negative id, or an id beyond the last page."""
 
 
 class UseAfterFree(KVSteadError):
-    """A row was to grow in a page that it does not hold any more, or that another row of the batch grows in as well."""
+    """A row was to grow in a page that it no longer holds, or in which another row of the batch grows too."""
 
 
 class MisalignedSegment(KVSteadError):
-    """A row segment does not start on a page boundary, or its slots do not follow the row's positions."""
+    """A row segment does not start at a page boundary, or its slots do not match the row's positions."""
 
 
 class MisalignedSize(KVSteadError):
-    """A number of tokens that must be a multiple of the page size is not."""
+    """A number of tokens or slots is not a multiple of the page size, where it must be."""
 
 
 class InvalidSize(KVSteadError):
-    """A size, length or count is negative, or lengths contradict each other."""
+    """A size, length or count is out of range (often negative), or several contradict each other."""
 
 
 class FreeGroupError(KVSteadError):
-    """A free group was begun while one was open."""
+    """A free group was begun while another was open."""
 
 
 class AuditError(KVSteadError):
-    """The books do not balance: a page is lost, owned twice, or counted wrongly."""
+    """An audit found a fault: a page is lost, owned twice, or counted wrongly."""
 
 
 class StaleRow(KVSteadError):
-    """A request row was used after it was given back, or it was never handed out."""
+    """A request row was used that is not handed out: it was given back, or never taken."""
 
 
 class RowOverflow(KVSteadError):
-    """More slots were written to a request row than it is wide."""
+    """A request row was written beyond its width, or read beyond its length."""
 
 
 class LockUnderflow(KVSteadError):
-    """A prefix-tree node was unlocked more often than it was locked."""
+    """A node of the prefix tree was unlocked more often than it was locked."""
 
 
 class WindowTaken(KVSteadError):
-    """The window side of a page was to be put where one is already."""
+    """A window page was to be linked to a page that already has one."""
 
 
 class OpenGroup(KVSteadError):
-    """An operation that needs its frees to take effect was called while a free group was open."""
+    """A free group is open, and the operation needs the frees in it to take effect first."""
 
 
 class LayoutError(KVSteadError):
-    """A model configuration that cannot be turned into a memory layout, or a memory size too small for one."""
+    """A model's configuration gives no memory layout that works here, or the memory is too small for the layout."""
 
 
 class TraceError(KVSteadError):
-    """A request trace, or file of prompts, that cannot be read: the message names file, line and what was expected."""
+    """A request trace or a file of prompts cannot be read; the message has the file, the line and what was expected."""
 
 
 class RequestError(KVSteadError):
-    """A request that cannot be served as given: an empty prompt, no token to generate, an id in use."""
+    """A request cannot be served as given: for example an empty prompt, no tokens to generate, or an id in use."""
 
 
 class CheckpointError(KVSteadError):
-    """A model, or its tokenizer, that is not there or cannot be read."""
+    """A model or its tokenizer does not exist or cannot be read."""

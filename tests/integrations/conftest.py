@@ -1,4 +1,4 @@
-"""Runs of every family, long, only on request; and one thread for all of them."""
+"""Runs of every family only on request, because they are long; and one thread for all."""
 
 import os
 
@@ -7,7 +7,7 @@ import torch
 
 
 def pytest_collection_modifyitems(config, items):
-    """Leave out what needs `KVSTEAD_MODELS=1`."""
+    """Deselect the tests marked `models` unless `KVSTEAD_MODELS=1`."""
     if os.environ.get("KVSTEAD_MODELS") == "1":
         return
     kept = [item for item in items if "models" not in item.keywords]
@@ -17,7 +17,7 @@ def pytest_collection_modifyitems(config, items):
 
 @pytest.fixture(autouse=True, scope="module")
 def one_thread():
-    """Models this small gain nothing from more, and lose tenfold where another worker has the other core."""
+    """Small models gain nothing from more threads, and slow down tenfold when another worker has the other core."""
     before = torch.get_num_threads()
     torch.set_num_threads(1)
     yield

@@ -208,7 +208,7 @@ def tiny_model(family):
 
 
 def random_model(config):
-    """A model of a configuration, in fp32."""
+    """A model of a configuration, with random weights in fp32."""
     torch.manual_seed(0)
     model = AutoModelForCausalLM.from_config(config, dtype=torch.float32).eval()
     generator = torch.Generator().manual_seed(1)

@@ -12,7 +12,7 @@ _SPECIAL = ("<pad>", "<s>", "</s>")
 
 @cache
 def byte_tokenizer():
-    """Bytes as GPT-2 writes them, and a few words of several."""
+    """Bytes as GPT-2 writes them, and a few words of several bytes."""
     letters = sorted(pre_tokenizers.ByteLevel.alphabet())
     merges = [("t", "h"), ("th", "e"), ("Ġ", "a"), ("Ġ", "the"), ("Ã", "©")]
     words = [*_SPECIAL, *letters, *("".join(pair) for pair in merges)]
@@ -24,7 +24,7 @@ def byte_tokenizer():
 
 @cache
 def spaced_tokenizer():
-    """Words that say where a space is, and bytes for what has no word, as Llama 2 has them."""
+    """Words that include their spaces, and bytes for everything else, as in Llama 2."""
     letters = [chr(code) for code in range(ord("a"), ord("z") + 1)]
     words = [*_SPECIAL, *(f"<0x{byte:02X}>" for byte in range(256)), "▁", "▁▁", "▁a", "é", *letters]
     tokenizer = Tokenizer(models.BPE({word: at for at, word in enumerate(words)}, [], byte_fallback=True))

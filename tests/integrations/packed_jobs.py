@@ -1,9 +1,9 @@
-"""Requests of one forward pass, and what each of their tokens sees, in the plainest words."""
+"""Requests of one forward pass, and what each of their tokens sees, by the definition."""
 
 import numpy as np
 import torch
 
-from kvstead.integrations.transformers.groups import Jobs
+from kvstead.integrations.transformers.attention_groups import Jobs
 
 CPU = torch.device("cpu")
 
@@ -16,7 +16,7 @@ def jobs_of(pairs):
 
 
 def seen_from(position, window):
-    """The positions that a token sees, by the words of the definition."""
+    """The positions that a token sees, by the definition."""
     return [at for at in range(position + 1) if window is None or _sees(position, at, window)]
 
 

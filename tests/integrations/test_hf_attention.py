@@ -9,8 +9,8 @@ from transformers import AttentionInterface
 
 from kvstead.errors import LayoutError
 from kvstead.integrations.transformers.attention import ATTENTION_NAME, attend, register_attention
-from kvstead.integrations.transformers.groups import group
-from kvstead.integrations.transformers.plan import PLAN_KEYWORD, Plan, SidePlan
+from kvstead.integrations.transformers.attention_groups import group
+from kvstead.integrations.transformers.forward_plan import PLAN_KEYWORD, Plan, SidePlan
 from kvstead.model import Window
 
 _JOBS = st.lists(st.tuples(st.integers(0, 60), st.sampled_from([1, 1, 2, 5, 17])), min_size=1, max_size=8)
@@ -48,8 +48,8 @@ def _one_by_one(query, key, value, seen, scale, softcap, sinks):
 
 @settings(max_examples=60)
 @given(_JOBS, _WINDOWS, st.sampled_from([(4, 2), (4, 1), (3, 3)]), st.booleans(), st.booleans(), st.integers(0, 99))
-def test_every_token_gets_its_average(pairs, window, heads, has_cap, has_sinks, seed):
-    """For all lengths, windows and head groups, with and without caps and sinks, as by the definition."""
+def test_outputs_equal_the_definition(pairs, window, heads, has_cap, has_sinks, seed):
+    """For all lengths, windows and head groups, with and without caps and sinks, outputs equal the definition."""
     plan, seen, num_entries = _plan(pairs, window)
     generator = torch.Generator().manual_seed(seed)
     query = torch.randn(1, heads[0], len(seen), 8, generator=generator)
@@ -65,7 +65,7 @@ def test_every_token_gets_its_average(pairs, window, heads, has_cap, has_sinks, 
 
 
 def test_a_column_of_tokens_is_packed():
-    """Tokens that come as [requests, heads, 1, dim] give the same as in one line; no scale is the usual."""
+    """Tokens that come as [requests, heads, 1, dim] give the same as in one row; the default scale is used."""
     plan, seen, num_entries = _plan([(5, 1), (9, 1), (30, 1)], None)
     query, key = torch.randn(3, 4, 1, 8), torch.randn(1, 2, num_entries, 8)
     out, _ = attend(torch.nn.Module(), query, key, key, None, **{PLAN_KEYWORD: plan})
@@ -74,8 +74,8 @@ def test_a_column_of_tokens_is_packed():
     torch.testing.assert_close(out[:, 0], expected, rtol=1e-4, atol=1e-5)
 
 
-def test_a_model_called_by_itself_says_so():
-    """Without a plan the function names the way back to another attention."""
+def test_a_model_called_without_a_plan_is_refused():
+    """The message says how to set another attention."""
     register_attention()
     assert AttentionInterface()[ATTENTION_NAME] is attend
     query = torch.zeros(1, 1, 1, 4)
@@ -86,7 +86,7 @@ def test_a_model_called_by_itself_says_so():
 @pytest.mark.parametrize("heads", [1, 3])
 @pytest.mark.parametrize("columns", [12, 20, 24])
 def test_entries_are_gathered_head_by_head(heads, columns):
-    """Entries side by side, apart by whole heads as in an arena, or apart by any distance, are copied as they are."""
+    """Entries are copied as they are, whether contiguous, whole heads apart as in an arena, or at any stride."""
     whole = torch.randn(30, columns * heads)
     tensor = whole[:, : 12 * heads].view(30, heads, 12)
     read = torch.tensor([4, 5, 6, 29, 0, 0, 29])

@@ -9,7 +9,7 @@ from kvstead.integrations.transformers.families import packing_limit, rope_limit
 
 
 def test_every_family_is_compared():
-    """There is a tiny model of each family in the table, and no family is both in it and refused."""
+    """Each family in the table has a tiny model in the tests, and none is also refused."""
     assert set(CONFIGS) == set(FAMILIES)
     assert not set(FAMILIES) & set(REFUSED)
 
@@ -24,8 +24,8 @@ def test_a_family_that_cannot_run_is_refused_by_name(family):
     assert REFUSED[family] in str(caught.value)
 
 
-def test_a_family_that_nobody_has_compared_is_refused():
-    """Not in the table: not run."""
+def test_a_family_outside_the_table_is_refused():
+    """The message says that it was never compared."""
     config = tiny_config("llama")
     config.model_type = "bloom"
     with pytest.raises(LayoutError, match="'bloom' do not run here: it was never compared"):
@@ -33,14 +33,14 @@ def test_a_family_that_nobody_has_compared_is_refused():
 
 
 def test_a_model_that_looks_ahead_is_refused():
-    """A Gemma that attends in both directions is no causal model."""
+    """A Gemma that attends in both directions is not a causal model."""
     config = tiny_config("gemma3_text", use_bidirectional_attention=True)
     with pytest.raises(LayoutError, match="use_bidirectional_attention"):
         way_of(config)
 
 
-def test_limits_of_positions():
-    """A rotation by the longest of the batch, and a scale by the cache's length, bound what may be shared."""
+def test_positions_limit_what_may_be_shared():
+    """A rotation by the batch's longest sequence limits rows; a scale by the cache's length limits shared passes."""
     none = 2**62
     llama = tiny_config("llama")
     assert (rope_limit(llama), packing_limit(llama)) == (none, none)

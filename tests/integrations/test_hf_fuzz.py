@@ -1,10 +1,10 @@
-"""Models on memory that is set up at random."""
+"""Models on memories of random settings."""
 
 import numpy as np
 import pytest
-from hf_generation import ASKED, Run, references
+from hf_memory_uses import sizes_of
 from hf_models import tiny_model
-from hf_modes import sizes_of
+from hf_runs import ASKED, Run, references
 
 from kvstead.engine import KVCacheManager
 from kvstead.integrations.transformers import model_layout
@@ -19,14 +19,18 @@ _CASES = [
 
 @pytest.mark.parametrize(("family", "seed"), _CASES)
 def test_no_setting_changes_what_is_generated(family, seed):
-    """Page and pool sizes, one arena or not, chunks, overlap, waves and aborts at random: tokens are the same."""
+    """Tokens are the same for any page and pool sizes, in an arena or not, with chunks, overlap, waves and aborts."""
     rng = np.random.default_rng(seed)
     model = tiny_model(family)
     page_size = int(rng.choice([1, 2, 4, 8]))
     manager = sizes_of(model_layout(model), int(rng.integers(64, 200)))
     if rng.random() < 0.5:
-        books = KVCacheManager(model_layout(model), **manager, page_size=page_size, storage=False)
-        manager = {"num_bytes": int(books.total_bytes * 1.2), "pool_layout": "unified", "eager": bool(rng.integers(2))}
+        counted = KVCacheManager(model_layout(model), **manager, page_size=page_size, storage=False)
+        manager = {
+            "num_bytes": int(counted.total_bytes * 1.2),
+            "pool_layout": "unified",
+            "eager": bool(rng.integers(2)),
+        }
     manager |= {"page_size": page_size, "state_interval": int(rng.choice([4, 8, 16]))}
     manager["prefix_cache"] = bool(rng.random() < 0.8)
     scheduler = {"chunk_tokens": int(rng.integers(2, 40)), "overlap": bool(rng.integers(2))}

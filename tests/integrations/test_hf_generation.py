@@ -1,7 +1,7 @@
-"""Every family generates on kvstead's memory what it generates alone, however that memory is used."""
+"""Every family generates on kvstead's memory what it generates alone, in every use of that memory."""
 
 import pytest
-from hf_modes import hold, modes_of
+from hf_memory_uses import hold, modes_of
 
 from kvstead.integrations.transformers import FAMILIES
 

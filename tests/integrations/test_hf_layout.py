@@ -1,4 +1,4 @@
-"""Layouts of loaded models, and what does not agree with them."""
+"""Layouts of loaded models, and layouts that differ from them."""
 
 import pytest
 import torch
@@ -18,8 +18,8 @@ _SOME = ("gemma4_text", "deepseek_v3", "qwen3_next", "falcon_h1", "lfm2", "gpt2"
 
 
 @pytest.mark.parametrize("family", _SOME)
-def test_a_layout_says_what_the_library_keeps(family):
-    """Bytes by layer are those of transformers' own cache after a prompt shorter than a window."""
+def test_layouts_have_the_bytes_of_transformers_caches(family):
+    """Bytes by layer equal those of transformers' own cache after a prompt shorter than a window."""
     model = tiny_model(family)
     tokens = torch.arange(3, 11)[None]
     cache = DynamicCache(config=model.config)
@@ -40,8 +40,8 @@ def test_layouts_and_configurations_agree(family):
     require_same_layers(ModelLayout.from_config(values, conv_columns="kernel"), config)
 
 
-def test_dtypes_are_those_that_the_library_keeps():
-    """Entries and histories are in the model's dtype, recurrent states in float32, entries as one says."""
+def test_dtypes_are_those_of_transformers_caches():
+    """Histories are in the model's dtype, recurrent states in float32, entries in the cache dtype."""
     model = random_model(tiny_config("qwen3_next")).to(torch.bfloat16)
     for cache_dtype, expected in ((None, "bfloat16"), ("float32", "float32")):
         layers = model_layout(model, cache_dtype=cache_dtype).layers
@@ -51,7 +51,7 @@ def test_dtypes_are_those_that_the_library_keeps():
 
 
 def test_layers_of_different_shapes_are_refused():
-    """Layers that differ one by one, not by kind, are not described."""
+    """Layers whose shapes differ within a kind are not supported."""
     config = tiny_config("gemma4_text", per_layer_config={1: {"head_dim": 32}, 3: {"head_dim": 64}})
     model = type("Model", (), {"config": config, "dtype": torch.float32})()
     with pytest.raises(LayoutError, match="per_layer_config"):
@@ -59,7 +59,7 @@ def test_layers_of_different_shapes_are_refused():
 
 
 def test_short_histories_are_refused():
-    """The library keeps whole convolution histories, so a layout that leaves out a column is not the model's."""
+    """Transformers keeps the whole kernel of history, so a layout with a column less is not the model's."""
     config = tiny_config("lfm2")
     with pytest.raises(LayoutError, match="kernel-1 columns"):
         require_same_layers(ModelLayout.from_config(config.to_dict()), config)

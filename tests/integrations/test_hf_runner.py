@@ -1,10 +1,10 @@
-"""The runner: how a step becomes passes, and what it does not take."""
+"""The runner: how a step becomes passes, and what it refuses."""
 
 import numpy as np
 import pytest
 import torch
-from hf_generation import FIRST, Asked, Run, generate
 from hf_models import random_model, tiny_config, tiny_model
+from hf_runs import FIRST, Asked, Run, generate
 
 from kvstead.engine import KVCacheManager, Request, Scheduler
 from kvstead.errors import LayoutError, RequestError
@@ -30,13 +30,13 @@ def test_a_mixed_step_is_one_pass():
 
 
 def test_chunks_of_states_are_passes_of_their_own():
-    """A family with states takes one pass for all that decode, and one for each chunk."""
+    """A family with states takes one pass for all decoding rows, and one for each chunk."""
     run = Run(tiny_model("lfm2"), {**_SLOTS, "num_states": 8}).serve([_asked(6, 5, seed=at) for at in range(4)])
     assert run.num_passes == 4 + 4
 
 
-def test_a_model_comes_back_when_given_another_attention():
-    """After a run the model generates by itself again, as before."""
+def test_a_model_works_again_with_another_attention():
+    """After a run the model generates by itself as before."""
     model = tiny_model("llama")
     before = generate(model, FIRST[0])
     Run(model, _SLOTS).serve(FIRST)
@@ -45,8 +45,8 @@ def test_a_model_comes_back_when_given_another_attention():
     assert torch.equal(logits, before[1])
 
 
-def test_tokens_are_sampled_as_one_says():
-    """What `sample` gives is what requests are told and go on from; it is told whose row and which position it is."""
+def test_sample_decides_the_tokens():
+    """Requests get the tokens of `sample` and continue from them; `sample` gets each row and position."""
     model = tiny_model("llama")
     seen = []
 
@@ -67,7 +67,7 @@ def test_tokens_are_sampled_as_one_says():
     assert seen == [((1, 256), [request.row], [end]) for end in (6, 7, 8, 9)]
 
 
-def test_positions_that_scale_queries():
+def test_positions_may_scale_queries():
     """A Llama 4 whose queries are scaled by position, beyond where the scale begins, generates as it does alone."""
     model = random_model(tiny_config("llama4_text", floor_scale=8, attn_scale=0.5))
     asked = [_asked(5, 9), _asked(21, 6, seed=1), _asked(3, 12, seed=2)]
@@ -78,7 +78,7 @@ def test_positions_that_scale_queries():
 
 
 def test_entries_in_another_dtype_are_converted():
-    """A pool in bfloat16 under a model in fp32: logits are near, and everything runs in the model's dtype."""
+    """With a pool in bfloat16 under a model in fp32 logits are close, and in the model's dtype."""
     model = tiny_model("llama")
     tokens, logits = generate(model, FIRST[1])
     run = Run(model, _SLOTS, layout=model_layout(model, cache_dtype="bfloat16")).serve([FIRST[1]])
@@ -88,8 +88,8 @@ def test_entries_in_another_dtype_are_converted():
     assert len(tokens) == run.requests[0].output.size
 
 
-def test_a_prompt_in_pieces_is_refused_where_it_must_be_whole():
-    """A family whose scan begins empty refuses a chunk that goes on, and says how to set things up."""
+def test_a_chunk_is_refused_where_prompts_must_be_whole():
+    """A family whose scan starts empty refuses a chunk that is not the whole prompt, and says what to set."""
     model = tiny_model("jamba")
     attention = model.config._attn_implementation
     manager = _manager(model, num_states=8)
@@ -102,7 +102,7 @@ def test_a_prompt_in_pieces_is_refused_where_it_must_be_whole():
 
 
 def test_a_manager_must_fit_the_model():
-    """Books only, another model's layout, rows beyond what can be shared, and a model in training are refused."""
+    """A manager without storage, of another layout or with too long rows, and a model in training are refused."""
     model = tiny_model("llama")
     with pytest.raises(LayoutError, match="storage=True"):
         TransformersRunner(model, _manager(model, storage=False))
@@ -119,4 +119,4 @@ def test_a_manager_must_fit_the_model():
     with pytest.raises(LayoutError, match="eval"):
         TransformersRunner(model, _manager(model))
     model.eval()
-    assert model.config._attn_implementation != "kvstead", "who was refused is as he was"
+    assert model.config._attn_implementation != "kvstead", "a refused model keeps its attention"

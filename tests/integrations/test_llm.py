@@ -1,4 +1,4 @@
-"""An `LLM` on tiny random models: answers, their ends, and what is left behind."""
+"""An `LLM` on tiny random models: answers, how they end, and that they release their memory."""
 
 import signal
 from collections import defaultdict, deque
@@ -11,12 +11,12 @@ import pytest
 import torch
 from hf_models import random_model, tiny_config
 from hf_tokenizers import STOP, byte_tokenizer
-from llm_bench import alone, model_of, prompt_of, serving
+from llm_serving import alone, model_of, prompt_of, serving
 
 from kvstead.engine import KVCacheManager, Scheduler
 from kvstead.errors import InvalidSize, LayoutError, RequestError
 from kvstead.integrations.transformers import SamplingParams
-from kvstead.integrations.transformers.completion import Answer
+from kvstead.integrations.transformers.answers import Answer
 
 _COMMON = prompt_of(1, 24)
 _PROMPTS = [prompt_of(2, 5), _COMMON + prompt_of(3, 9), prompt_of(4, 1), _COMMON + prompt_of(5, 3), _COMMON, [7] * 30]
@@ -33,13 +33,13 @@ _WAYS = {
 
 
 def _more(*values):
-    """Cases that only the long run has."""
+    """A case for the long run only."""
     return pytest.param(*values, marks=pytest.mark.models)
 
 
 @pytest.mark.parametrize("way", [way if way in {"chunked", "tight and unified"} else _more(way) for way in _WAYS])
 def test_answers_are_those_of_the_model_alone(way):
-    """Greedy tokens equal `generate`, stop tokens included, in every use of memory; prefixes are found twice over."""
+    """Greedy tokens equal those of `generate`, with stop tokens, in every use of memory, also on cached prefixes."""
     with serving(**_WAYS[way]) as llm:
         for _ in range(2):
             found = llm.generate(_PROMPTS, SamplingParams(max_new_tokens=12))
@@ -64,14 +64,14 @@ def test_answers_are_those_of_the_model_alone(way):
     ],
 )
 def test_families_are_set_up_as_they_need(family, layout):
-    """States, windows, learned positions, and prompts that must come whole: answers are those of the model alone."""
+    """With states, windows, learned positions or whole prompts, answers are those of the model alone."""
     with serving(family, layout=layout, num_bytes=2**20, chunk_tokens=16) as llm:
         found = llm.generate(_PROMPTS, SamplingParams(max_new_tokens=8))
         assert [completion.tokens for completion in found] == alone(family, _PROMPTS, 8)
 
 
 def test_prompts_that_come_whole_are_never_cut():
-    """However many begin in one step, together far longer than one of them may be."""
+    """They stay whole when several begin in one step, together longer than one may be."""
     prompts = [prompt_of(seed, 100) for seed in range(4)]
     with serving("jamba", layout="unified", chunk_tokens=16, max_length=110) as llm:
         found = llm.generate(prompts, SamplingParams(max_new_tokens=3))
@@ -80,7 +80,7 @@ def test_prompts_that_come_whole_are_never_cut():
 
 
 def test_an_answer_ends_with_a_stop_token():
-    """The model's own or one given ends an answer, as its last token that is not in the text; else its length does."""
+    """A stop token of the model or the params ends an answer, as its last token but not in the text."""
     tokenizer = byte_tokenizer()
     with serving(tokenizer=tokenizer) as llm:
         (free,) = llm.generate([_COMMON], SamplingParams(max_new_tokens=20))
@@ -97,7 +97,7 @@ def test_an_answer_ends_with_a_stop_token():
 
 
 def test_a_stop_token_as_the_last_one_is_a_stop():
-    """Where both would end an answer, it ended by itself."""
+    """An answer that ends by a stop token and by its length has stopped."""
     with serving() as llm:
         (free,) = llm.generate([_COMMON], SamplingParams(max_new_tokens=1))
         (both,) = llm.generate([_COMMON], SamplingParams(max_new_tokens=1, stop_tokens=free.tokens))
@@ -105,12 +105,12 @@ def test_a_stop_token_as_the_last_one_is_a_stop():
 
 
 def test_pieces_together_are_the_completions():
-    """What is streamed adds up to what is generated: indices, tokens, and text to the letter."""
+    """The tokens and texts of all pieces of a prompt join to those of its completion."""
     params = [SamplingParams(max_new_tokens=count, temperature=2.0, seed=count) for count in (1, 7, 30, 12, 5, 9)]
     texts, tokens, completions = defaultdict(str), defaultdict(tuple), {}
     with serving(tokenizer=byte_tokenizer()) as llm:
         for piece in llm.stream(_PROMPTS, params):
-            assert piece.index not in completions, "nothing comes behind the completion"
+            assert piece.index not in completions, "nothing comes after the completion"
             texts[piece.index] += piece.text
             tokens[piece.index] += piece.tokens
             if piece.completion is not None:
@@ -165,16 +165,16 @@ def test_a_bad_prompt_is_rejected_alone(kind):
             assert [one.finish_reason for one in llm.generate(_BAD[kind])] == ["rejected"], "also alone"
 
 
-def test_nothing_comes_of_nothing():
-    """No prompts, no completions; no tokens to generate, an error."""
+def test_no_prompts_give_no_completions():
+    """Without prompts there is nothing to return; params of no tokens are refused."""
     with serving() as llm:
         assert llm.generate([]) == list(llm.stream([])) == llm.step() == []
-    with pytest.raises(RequestError, match="at least 1"):
+    with pytest.raises(RequestError, match="Use 1 or more"):
         SamplingParams(max_new_tokens=0)
 
 
 def test_prompts_come_in_many_forms():
-    """A text, ids in a list, an array or a tensor, a chat, or several of them: one completion each."""
+    """A text, ids in a list, an array or a tensor, a chat, or several of these give one completion each."""
     tokenizer = byte_tokenizer()
     ids = tokenizer("a tea")["input_ids"]
     params = SamplingParams(max_new_tokens=3)
@@ -188,7 +188,7 @@ def test_prompts_come_in_many_forms():
 
 
 def test_a_chat_goes_through_the_template():
-    """Messages are written as the model's template says, and the assistant is to go on."""
+    """Messages are written by the model's template, up to the assistant's turn."""
     tokenizer = byte_tokenizer()
     template = "{% for m in messages %}{{ m.role }}:{{ m.content }};{% endfor %}{{ '!' if add_generation_prompt }}"
     chat = [{"role": "system", "content": "be"}, {"role": "user", "content": "go"}]
@@ -211,8 +211,8 @@ def test_params_are_one_for_all_or_one_each():
 
 
 @pytest.mark.parametrize("way", [_more("plain"), "tight"])
-def test_a_stream_that_is_left_gives_everything_back(way):
-    """Left by a break, by closing, or by a fault of the reader, at any piece: nothing runs on, nothing is held."""
+def test_a_stream_left_early_releases_everything(way):
+    """After a break, a close or an error of the reader, at any piece, nothing runs and nothing is held."""
     with serving(**_WAYS[way]) as llm:
         for num_pieces in (1, 25):
             for at, _ in enumerate(llm.stream(_PROMPTS), start=1):
@@ -228,7 +228,7 @@ def test_a_stream_that_is_left_gives_everything_back(way):
             llm.manager.audit()
         assert llm.summary()["requests"]["aborted"] > 0
         llm.stream(_PROMPTS).close()
-        assert llm.is_idle, "what was never begun leaves nothing"
+        assert llm.is_idle, "a stream that never began leaves nothing"
 
 
 def _fail_at(stream, num_pieces):
@@ -237,8 +237,8 @@ def _fail_at(stream, num_pieces):
 
 
 @pytest.mark.parametrize(("family", "fault"), [("llama", KeyboardInterrupt), _more("lfm2", RuntimeError)])
-def test_an_interrupted_step_gives_everything_back(family, fault):
-    """A fault in the midst of the model's pass, at any step: the memory is clean, and later answers are right."""
+def test_an_interrupted_step_releases_everything(family, fault):
+    """After an error inside the model's pass, at any step, the memory is empty and later answers are right."""
     for step in (1, 2, 6):
         with serving(family, chunk_tokens=16) as llm:
             num_calls = 0
@@ -276,8 +276,8 @@ def test_an_interrupted_step_gives_everything_back(family, fault):
         (Scheduler, "abort"),
     ],
 )
-def test_an_interrupt_amid_the_books_waits_for_their_end(owner, name, monkeypatch):
-    """Ctrl-C while memory is planned, taken or given back is raised behind it, and all are aborted with clean books."""
+def test_an_interrupt_waits_until_memory_is_consistent(owner, name, monkeypatch):
+    """Ctrl-C while memory is planned, taken or released is raised afterwards, and all requests are aborted."""
     original = getattr(owner, name)
     is_due = True
 
@@ -304,15 +304,15 @@ def _read(stream, most):
         deque(islice(stream, most))
 
 
-def test_in_another_thread_signals_are_left_alone():
-    """Only the main thread may set how they are handled, and only it is interrupted: others answer as it does."""
+def test_another_thread_leaves_signals_alone():
+    """Only the main thread may set signal handlers and is interrupted; other threads answer as it does."""
     with serving() as llm, ThreadPoolExecutor(1) as pool:
         found = pool.submit(llm.generate, _PROMPTS[:2], SamplingParams(max_new_tokens=4)).result()
     assert [one.tokens for one in found] == alone("llama", _PROMPTS[:2], 4)
 
 
-def test_a_failed_step_is_told_to_all_in_it():
-    """Requests of other readers end too, with the reason; those that wait go on."""
+def test_a_failed_step_ends_all_requests_in_it():
+    """Requests of other readers in the step end too, with the reason; waiting requests are served."""
     with serving(max_requests=1) as llm:
         ids = [llm.add(prompt, SamplingParams(max_new_tokens=3)) for prompt in _PROMPTS[:2]]
         handle = model_of("llama").register_forward_pre_hook(lambda *_: 1 / 0)
@@ -327,8 +327,8 @@ def test_a_failed_step_is_told_to_all_in_it():
     assert "ZeroDivisionError" in ends[ids[0]].reason
 
 
-def test_readers_beside_each_other_get_their_own():
-    """Two streams and requests one by one, read in turns: each gets the pieces of its own prompts, and all of them."""
+def test_readers_get_their_own_pieces():
+    """Two streams and single requests, read in turns, each get all pieces of their own prompts and no others."""
     params = SamplingParams(max_new_tokens=12)
     with serving() as llm:
         first, second = llm.stream(_PROMPTS[:2], params), llm.stream(_PROMPTS[2:4], params)
@@ -344,7 +344,7 @@ def test_readers_beside_each_other_get_their_own():
 
 
 def test_an_abort_ends_one_request_at_any_time():
-    """While it waits, in its prompt, in its answer, by the reader of a stream or a server; again does nothing more."""
+    """A request may be aborted while it waits, in its prompt or in its answer; aborting again does nothing."""
     (expected,) = alone("llama", [_COMMON], 12)
     for num_steps in (0, 1, 3, 6):
         with serving(chunk_tokens=8, max_requests=2) as llm:
@@ -362,8 +362,8 @@ def test_an_abort_ends_one_request_at_any_time():
         assert ends[1].tokens == expected[: len(ends[1].tokens)]
 
 
-def test_a_reader_aborts_what_it_has_read_enough_of():
-    """A piece names its request, so that one of a stream can be given up while the others go on."""
+def test_a_reader_of_a_stream_may_abort_one_request():
+    """A piece has the id of its request; the others of the stream go on after its abort."""
     with serving() as llm:
         ends = {}
         for piece in llm.stream(_PROMPTS, SamplingParams(max_new_tokens=10)):
@@ -378,8 +378,8 @@ def test_a_reader_aborts_what_it_has_read_enough_of():
     assert 0 < len(ends[1].tokens) < 10
 
 
-def test_lengths_end_where_the_model_does():
-    """An answer ends with the model's last position, or the length asked for; what a memory does not hold is less."""
+def test_answers_end_at_the_limit_of_their_length():
+    """An answer ends at the model's last position, at `max_length`, or where the memory ends."""
     with serving() as llm:
         assert llm.max_length == 512
         (found,) = llm.generate([prompt_of(8, 508)], SamplingParams(max_new_tokens=20))
@@ -399,8 +399,8 @@ def test_lengths_end_where_the_model_does():
 
 @pytest.mark.parametrize("layout", ["static", "unified"])
 @pytest.mark.parametrize("family", ["lfm2", _more("gemma3_text"), "mistral"])
-def test_an_answer_ends_where_the_memory_does(family, layout):
-    """Also where windows and states share it: what fits is answered as far as it goes, to the very last token."""
+def test_answers_use_the_memory_to_its_last_token(family, layout):
+    """Also with windows and states, the longest prompt that fits is answered, to the last token."""
     with serving(family, layout=layout, num_bytes=2**15, page_size=16) as llm:
         assert llm.max_length < 512
         long, short = llm.generate([[5] * (llm.max_length - 1), [6] * 3], SamplingParams(max_new_tokens=1000))
@@ -410,8 +410,8 @@ def test_an_answer_ends_where_the_memory_does(family, layout):
     assert beyond.finish_reason == "rejected"
 
 
-def test_settings_that_make_no_sense_are_refused():
-    """A layout without storage, lengths beyond the model, a memory without a page."""
+def test_bad_settings_are_refused():
+    """A layout without storage, lengths beyond the model, and a memory without a page are refused."""
     for options, error, text in (
         ({"layout": "padded"}, LayoutError, "static, unified"),
         ({"max_length": 513}, InvalidSize, "max_length is 513, and the model's own 512"),
@@ -423,7 +423,7 @@ def test_settings_that_make_no_sense_are_refused():
 
 
 def test_the_summary_adds_up():
-    """Counts are those of the completions, bytes those of the memory, and time in the model is part of the whole."""
+    """Counts equal those of the completions, bytes those of the memory, and model time is part of the whole."""
     with serving(max_requests=3) as llm:
         found = llm.generate([*_PROMPTS, []], SamplingParams(max_new_tokens=6))
         llm.abort(llm.add(_COMMON))
@@ -442,8 +442,8 @@ def test_the_summary_adds_up():
     assert (summary["model"], summary["layout"], summary["page_size"]) == ("llama", "static", 4)
 
 
-def test_the_package_offers_it_by_name():
-    """`from kvstead import LLM` is this one."""
+def test_the_package_root_exports_it():
+    """`from kvstead import LLM` gives the same class."""
     import kvstead  # noqa: PLC0415
     from kvstead.integrations.transformers import LLM  # noqa: PLC0415
 

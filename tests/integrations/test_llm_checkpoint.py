@@ -1,12 +1,12 @@
-"""Where models come from: directories, and the package that carries one."""
+"""Loading models from directories and from the package that carries one."""
 
 import json
 from importlib.metadata import PackageNotFoundError
 
 import pytest
 import torch
+from hf_gguf import TEMPLATE, write_packed
 from hf_models import random_model, tiny_config
-from hf_packed import TEMPLATE, write_packed
 from hf_tokenizers import STOP, byte_tokenizer
 from transformers.utils import logging
 
@@ -19,7 +19,7 @@ _MODEL = random_model(tiny_config("llama", vocab_size=len(byte_tokenizer())))
 
 @pytest.fixture(autouse=True)
 def no_bars():
-    """Whether bars are drawn is another test's matter."""
+    """Draw no progress bars; another test covers them."""
     logging.disable_progress_bar()
     yield
     logging.enable_progress_bar()
@@ -27,7 +27,7 @@ def no_bars():
 
 @pytest.fixture
 def folder(tmp_path):
-    """A model and its tokenizer as they are saved."""
+    """A directory with a saved model and its tokenizer."""
     _MODEL.save_pretrained(tmp_path / "tiny")
     byte_tokenizer().save_pretrained(tmp_path / "tiny")
     return tmp_path / "tiny"
@@ -50,7 +50,7 @@ def package(tmp_path, monkeypatch):
 
 
 def test_the_packed_model_is_unpacked_once(package, monkeypatch, capfd):
-    """No name takes the package's: the same weights, tokenizer, template and stop token, from the cache later on."""
+    """Without a name the package's model is loaded, the first time from its file and later from the cache."""
     told = []
     found = load_checkpoint(None, report=lambda *step: told.append(step))
     assert capfd.readouterr().err == ""
@@ -68,8 +68,8 @@ def test_the_packed_model_is_unpacked_once(package, monkeypatch, capfd):
     assert load_checkpoint(None).name == "Tiny-Chat"
 
 
-def test_without_the_package_the_way_to_it_is_named(monkeypatch):
-    """The error gives the command that installs it."""
+def test_a_missing_package_names_its_install_command(monkeypatch):
+    """The error has the command that installs it."""
 
     def missing(name):
         raise PackageNotFoundError(name)
@@ -81,7 +81,7 @@ def test_without_the_package_the_way_to_it_is_named(monkeypatch):
 
 @pytest.mark.parametrize("fault", [OSError, KeyboardInterrupt])
 def test_a_directory_is_whole_or_not_there(tmp_path, fault):
-    """Who fails while writing leaves nothing; who is there is not written again; who is late takes the other's."""
+    """A failed write leaves nothing, an existing directory stays, and a late writer takes the other's."""
     target = tmp_path / "cache" / "model"
 
     def fail(directory):
@@ -105,7 +105,7 @@ def test_a_directory_is_whole_or_not_there(tmp_path, fault):
 
 
 def test_a_package_that_cannot_be_read_leaves_no_cache(package):
-    """A broken file is told in one line, and the next run does not take what is half done."""
+    """A broken file is reported in one line, and leaves no half-written directory."""
     next(package.parent.parent.glob("site/*/*.gguf")).write_bytes(b"no model")
     with pytest.raises(CheckpointError, match="Tiny-Chat cannot be loaded"):
         bundled()
@@ -113,7 +113,7 @@ def test_a_package_that_cannot_be_read_leaves_no_cache(package):
 
 
 def test_a_directory_is_loaded_as_it_is(folder):
-    """A name, or a path; the dtype as saved or as asked for."""
+    """A directory loads by string or path, in the dtype that was saved or that is given."""
     for model in (folder, str(folder)):
         llm = LLM(model, num_bytes=2**20)
         assert llm.name == "tiny"
@@ -122,10 +122,14 @@ def test_a_directory_is_loaded_as_it_is(folder):
     assert load_checkpoint(folder, dtype="bfloat16").model.dtype == torch.bfloat16
 
 
-def test_what_cannot_be_loaded_is_told_in_one_line(folder):
-    """No such directory or hub name, no configuration, no tokenizer, no family that runs here."""
-    cases = [(folder / "none", "is no directory"), ("./none", "is no directory"), ("no such name", "cannot be loaded")]
-    for model, text in [*cases, ("~nobody-of-that-name/model", "is no directory")]:
+def test_loading_errors_have_one_line(folder):
+    """So for a missing directory, hub name, configuration or tokenizer, and for a family that does not run here."""
+    cases = [
+        (folder / "none", "is not a directory"),
+        ("./none", "is not a directory"),
+        ("no such name", "cannot be loaded"),
+    ]
+    for model, text in [*cases, ("~nobody-of-that-name/model", "is not a directory")]:
         with pytest.raises(CheckpointError, match=text) as caught:
             load_checkpoint(model)
         assert "\n" not in str(caught.value)
@@ -148,8 +152,8 @@ def test_what_cannot_be_loaded_is_told_in_one_line(folder):
         load_checkpoint(folder)
 
 
-def test_a_damaged_directory_is_told_in_one_line(folder):
-    """Weights cut short or of other shapes, and a tokenizer's file that is something else."""
+def test_a_damaged_directory_gives_an_error_of_one_line(folder):
+    """So for truncated weights, weights of other shapes, and a broken tokenizer file."""
     weights, config, words = (folder / name for name in ("model.safetensors", "config.json", "tokenizer.json"))
     other = json.loads(config.read_text()) | {"intermediate_size": 48}
     damages = [(weights, weights.read_bytes()[:9000]), (config, json.dumps(other).encode()), (words, b'{"model": {}}')]

@@ -1,4 +1,4 @@
-"""What is drawn: always the same from the same seed, and by the shares of the tokens."""
+"""Sampling: a seed always draws the same tokens, and tokens come by their shares of the probability."""
 
 from collections import Counter
 
@@ -7,11 +7,11 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from llm_bench import prompt_of, serving
+from llm_serving import prompt_of, serving
 
 from kvstead.errors import RequestError
 from kvstead.integrations.transformers import SamplingParams
-from kvstead.integrations.transformers.groups import Jobs
+from kvstead.integrations.transformers.attention_groups import Jobs
 from kvstead.integrations.transformers.sampling import Draw, RowSampler
 
 _COMMON = prompt_of(1, 24)
@@ -37,8 +37,8 @@ def _picked(logits, draws, ends):
     ],
     ids=str,
 )
-def test_a_seed_says_the_same_in_any_company(options):
-    """One by one, together, in pieces, retracted, or found in the cache: the same seed gives the same tokens."""
+def test_a_seed_gives_the_same_tokens_in_any_batch(options):
+    """Alone or together, in chunks, after a retraction or on a cached prefix, the tokens are the same."""
     with serving(prefix_cache=False) as llm:
         expected = [llm.generate([prompt], params)[0].tokens for prompt, params in zip(_PROMPTS, _PARAMS, strict=True)]
     with serving(**options) as llm:
@@ -49,8 +49,8 @@ def test_a_seed_says_the_same_in_any_company(options):
         assert any(one.num_cached for one in found) == options.get("prefix_cache", True)
 
 
-def test_other_seeds_say_other_things():
-    """Seeds and the absence of one make a difference, greedy requests beside them do not change."""
+def test_other_seeds_give_other_tokens():
+    """Another seed, or none, changes the tokens; greedy requests in the same batch stay the same."""
     hot = [SamplingParams(max_new_tokens=10, temperature=2.0, seed=seed) for seed in (1, 2, 1, None, None)]
     with serving() as llm:
         first, second, again, one, other = (found.tokens for found in llm.generate([_COMMON] * 5, hot))
@@ -83,7 +83,7 @@ def test_tokens_are_drawn_by_their_shares():
     st.integers(1, 10**6),
 )
 def test_a_temperature_near_0_takes_the_best(scores, temperature, key, end):
-    """However small, it never overflows: who is best is taken, or one of those that are as good."""
+    """Even a tiny temperature does not overflow: the most likely token is taken, or one as likely."""
     logits = torch.tensor([scores, scores])
     place = _picked(logits, [Draw(temperature, 0.9, key), Draw(0.0, 1.0, key)], [end, end])
     assert scores[place[1]] == max(scores)
@@ -92,15 +92,15 @@ def test_a_temperature_near_0_takes_the_best(scores, temperature, key, end):
 
 @given(st.lists(st.sampled_from([np.nan, np.inf, -np.inf, 1.0]), min_size=1, max_size=5), st.sampled_from([0.5, 1.0]))
 def test_a_token_is_always_one_of_the_vocabulary(scores, top_p):
-    """Also of scores that are no numbers, so that one broken request does not end those beside it."""
+    """Also from NaN scores, so that one broken request does not end the others."""
     for temperature in (0.0, 1.0):
         (token,) = _picked(torch.tensor([scores]), [Draw(temperature, top_p, 7)], [1])
         assert 0 <= token < len(scores)
 
 
 @given(st.floats(1e-3, 1e3), st.floats(0.01, 1.0), st.lists(st.integers(0, 2**64 - 1), min_size=1, max_size=5))
-def test_who_is_beside_makes_no_difference(temperature, top_p, keys):
-    """A row of a batch draws what it draws alone, whatever the others are drawn by."""
+def test_a_row_draws_the_same_in_any_batch(temperature, top_p, keys):
+    """A row of a batch draws what it draws alone, for any draws of the other rows."""
     logits = torch.randn(len(keys), 40, generator=torch.Generator().manual_seed(keys[0] % 2**32))
     draws = [Draw(temperature * (at % 2), top_p, key) for at, key in enumerate(keys)]
     ends = [3 + at for at in range(len(keys))]
@@ -125,7 +125,7 @@ def test_who_is_beside_makes_no_difference(temperature, top_p, keys):
     ],
 )
 def test_params_out_of_range_are_refused(name, value):
-    """The message names what is wrong and its value, and what would be right."""
+    """The message has the parameter, its value, and the way out."""
     with pytest.raises(RequestError) as caught:
         SamplingParams(**{name: value})
     what, way_out = str(caught.value).split(". ", 1)

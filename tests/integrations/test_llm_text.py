@@ -1,4 +1,4 @@
-"""Text in pieces is the text of the whole."""
+"""Text in pieces joins to the text of all tokens."""
 
 from itertools import chain
 
@@ -7,13 +7,13 @@ from hf_tokenizers import PAD, STOP, byte_tokenizer, spaced_tokenizer
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kvstead.integrations.transformers.text import TextStream
+from kvstead.integrations.transformers.text_stream import TextStream
 
 _BYTES, _SPACED = byte_tokenizer(), spaced_tokenizer()
 
 
 def _letters():
-    """How GPT-2 writes each byte: those that print as they are, the others from 256 on."""
+    """How GPT-2 writes each byte: printable ones as they are, the others from 256 on."""
     prints = {*range(ord("!"), ord("~") + 1), *range(ord("¡"), ord("¬") + 1), *range(ord("®"), ord("ÿ") + 1)}
     others = iter(range(256, 512))
     return [chr(byte if byte in prints else next(others)) for byte in range(256)]
@@ -49,15 +49,15 @@ def _whole(tokenizer, tokens):
 
 
 @given(st.lists(st.integers(0, len(_BYTES) - 1)))
-def test_pieces_of_any_bytes_are_the_text_of_all(tokens):
-    """For any token ids, also those whose bytes are no characters, the pieces and the rest are the whole text."""
+def test_pieces_of_any_bytes_join_to_the_whole_text(tokens):
+    """For any token ids, also of bytes that are not characters, the pieces and the rest join to the whole text."""
     pieces, rest = _streamed(_BYTES, tokens)
     assert "".join(pieces) + rest == _whole(_BYTES, tokens)
 
 
 @pytest.mark.parametrize(("tokenizer", "spelled"), [(_BYTES, _byte_ids), (_SPACED, _fallback_ids)])
-def test_no_piece_breaks_a_character(tokenizer, spelled):
-    """For any text, with special tokens in it and spaces that depend on their place, no piece has half a character."""
+def test_no_piece_splits_a_character(tokenizer, spelled):
+    """For any text, with special tokens and spaces that depend on their place, no piece has half a character."""
 
     @given(_words(tokenizer, spelled))
     def holds(tokens):
@@ -69,7 +69,7 @@ def test_no_piece_breaks_a_character(tokenizer, spelled):
 
 
 def test_a_piece_comes_as_soon_as_it_is_whole():
-    """A character of three bytes comes with its third; half of one comes only when nothing follows."""
+    """A character of three bytes comes with its third; an incomplete one comes only with the rest."""
     tokens = _byte_ids("a€b")
     assert _streamed(_BYTES, tokens) == (["a", "", "", "€", "b"], "")
     assert _streamed(_BYTES, tokens[:3]) == (["a", "", ""], "�")

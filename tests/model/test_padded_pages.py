@@ -108,13 +108,13 @@ def test_every_model_has_padded_pages(layout, page_size):
     ("layers", "group", "blocks"),
     [
         ((12, 13), 13, (1, 1)),  # less than 1.25 times as many
-        ((4, 5), 4, (1, 2)),  # just 1.25 times as many
+        ((4, 5), 4, (1, 2)),  # exactly 1.25 times as many
         ((10, 52), 10, (1, 6)),  # a group of two and eight unused
         ((20, 30), 20, (1, 2)),
         ((5, 1), 1, (5, 1)),
     ],
 )
-def test_layers_per_group(layers, group, blocks):
+def test_layers_form_groups_of_the_kind_with_the_fewest(layers, group, blocks):
     """As many as the kind with the fewest has, or the most where that is nearly as many; the last may lack some."""
     found = padded_pages(made_up([8] * layers[0], [8] * layers[1]), 4)
     assert found == PaddedPages(4, group * 4 * 8, dict(zip(("full", "window"), blocks, strict=True)))
@@ -130,13 +130,13 @@ sizes = st.lists(st.integers(1, 50), max_size=8)
 
 @given(sizes, sizes, st.lists(st.integers(1, 2000), max_size=8), st.integers(0, 3), st.integers(1, 40))
 def test_layers_that_differ_in_size_are_padded(full, window, state, idle, page_size):
-    """Whatever layers there are, a block has room for the largest entry and state in each layer, and no more."""
+    """For any layers, a block has room for the largest entry and state in each layer, and no more."""
     layout = made_up(full, window, state, idle)
     numbers = {
         kind: len(own) for kind, own in zip(("full", "window", "state"), (full, window, state), strict=True) if own
     }
     if not numbers:
-        with pytest.raises(LayoutError, match="made up keeps no entries and no states"):
+        with pytest.raises(LayoutError, match="made up has no entries and no states"):
             padded_pages(layout, page_size)
         return
     found = padded_pages(layout, page_size)
@@ -159,7 +159,7 @@ def test_pages_of_one_layer_agree_with_equal_pages(layout):
 
 
 @pytest.mark.parametrize("page_size", [0, -16])
-def test_pages_of_no_token(page_size):
-    """A page has a token at least."""
+def test_pages_without_a_token_are_refused(page_size):
+    """A page size below 1 is refused."""
     with pytest.raises(InvalidSize, match=f"page size is {page_size}"):
         padded_pages(LAYOUTS[0], page_size)

@@ -56,7 +56,7 @@ def test_state_bytes_are_the_measured_ones(row):
 
 @_each_model
 def test_number_of_layers_by_kind_is_the_measured_one(row):
-    """As many layers are full, windowed, stateful, both, reusing or without cache as the table says."""
+    """The numbers of full, window, state, mixed, sharing and cacheless layers are those of the table."""
     counts = {}
     for part in row["layers"].replace("full_attention (owners)", "full").split(" + "):
         number, _, words = part.partition(" ")
@@ -94,7 +94,7 @@ def test_each_model_names_its_source_and_evidence(row):
 
 
 def test_an_unknown_name_is_answered_with_close_ones():
-    """A misspelt model raises, wherever it is asked for, and the message offers the likely names."""
+    """A misspelt model raises in every function that takes a name, and the message offers the likely names."""
     for ask in (load_layout, ModelLayout.preset, preset_source, ComputeProfile.preset):
         with pytest.raises(LayoutError, match=r"'meta-llama/Llama-3\.1-8B-Instruct'.*llama-3\.1-8b"):
             ask("meta-llama/Llama-3.1-8B-Instruct")

@@ -22,7 +22,7 @@ options = st.builds(dict, window_ratio=st.fractions(Fraction(1, 50), 3, max_deno
 
 @given(st.sampled_from(HYBRID), st.integers(1, 20_000), st.sampled_from([1, 7, 16, 256]), options)
 def test_slots_and_their_bytes_split_alike(layout, pages, page_size, options):
-    """The bytes that slots and their window side take are split into just these, with the same ratio and source."""
+    """The bytes that slots and their window side take give the same split, with the same ratio and source."""
     found = split_for_slots(layout, pages * page_size, page_size, **options)
     assert found.num_slots == pages * page_size
     if found.num_window_slots:
@@ -36,8 +36,8 @@ def test_slots_are_rounded_to_pages():
     assert (found.num_slots, found.num_window_slots) == (992, 496)
 
 
-def test_slots_of_layouts_without_both_sides():
-    """One pool has no window side that goes with it; neither have fewer than no slots."""
+def test_slots_of_layouts_of_one_side_are_refused():
+    """A layout of one pool has no window side, and a negative number of slots has none either."""
     with pytest.raises(LayoutError, match="qwen3-8b keeps full"):
         split_for_slots(ModelLayout.preset("qwen3-8b"), 160, 16)
     with pytest.raises(InvalidSize, match="-16"):

@@ -33,7 +33,7 @@ def derived_ratio(layout, page_size, length):
 
 @given(splits, ratios)
 def test_a_given_ratio_is_obeyed(split, ratio):
-    """The slots are those of `split_slots`, or the refusal names the fewest bytes for which both sides have a page."""
+    """The slots are those of `split_slots`, or the error names the fewest bytes for which both sides have a page."""
     found = split_or_least(*split, window_ratio=ratio)
     layout, num_bytes, page_size = split
     slots = split_slots(layout, num_bytes, page_size, ratio)
@@ -61,7 +61,7 @@ def test_a_derived_split_is_the_largest(split, length):
     assert left >= 0
 
     def wanted(pages):
-        """A window a sequence, a chunk under way but no more than as much again, and one window at least."""
+        """A window for each sequence, a chunk in progress (at most as much again), and one window at least."""
         windows = int(pages * ratio)
         return max(min(pages, windows + min(windows, 8192 // page_size)), min(pages, least))
 
@@ -72,8 +72,8 @@ def test_a_derived_split_is_the_largest(split, length):
 
 
 @given(splits, lengths)
-def test_too_few_bytes_for_a_derived_split(split, length):
-    """What the refusal asks for gives one page on each side, and a byte less is refused with the same figure."""
+def test_too_few_bytes_name_the_least_that_do(split, length):
+    """The bytes in the message give one page on each side, and a byte less is refused with the same figure."""
     layout, _, page_size = split
     least = split_or_least(layout, 0, page_size, expected_length=length)
     found = split_memory(layout, least, page_size, expected_length=length)
@@ -94,8 +94,8 @@ def test_bytes_are_the_inverse_of_the_split(split, options):
 
 
 @given(st.sampled_from(LAYOUTS), st.integers(0, 1000), st.integers(1, 64))
-def test_bytes_of_layouts_with_one_side(layout, pages, page_size):
-    """Where only one side has bytes they are those of `bytes_for`, whatever the other side has."""
+def test_bytes_of_one_side_are_those_of_its_layout(layout, pages, page_size):
+    """Where only one side has bytes they are those of `bytes_for`, for any size of the other."""
     slots = pages * page_size
     if layout.full_bytes_per_token and layout.window_bytes_per_token:
         alone = layout.full_bytes_per_token * (slots + page_size)
@@ -107,7 +107,7 @@ def test_bytes_of_layouts_with_one_side(layout, pages, page_size):
         assert split_bytes(layout, slots if full_only else 0, slots, page_size) == expected
 
 
-def test_where_the_ratio_comes_from():
+def test_the_source_says_where_the_ratio_comes_from():
     """The source names the length, that it is assumed, and what the window side was raised to."""
     layout = ModelLayout.preset("gemma-3-12b")
     assert layout.window_rule.pages(16) == 66
@@ -125,7 +125,7 @@ def test_where_the_ratio_comes_from():
 
 
 def test_a_known_split():
-    """gpt-oss-120b in 10 GB: windows of 128 tokens and a chunk under way take 4 % of the slots, and 0.1 MB is left."""
+    """gpt-oss-120b in 10 GB: windows of 128 tokens and a chunk in progress take 4 % of the slots; 0.1 MB is left."""
     layout = ModelLayout.preset("gpt-oss-120b")
     found = split_memory(layout, 10**10, 16)
     assert (found.num_slots, found.num_window_slots, found.ratio) == (261_056, 10_176, 160 / 8192)
@@ -140,7 +140,7 @@ def test_few_bytes_are_not_spent_on_windows_that_no_sequence_can_have():
 
 @pytest.mark.parametrize("ratio", [0.3, 0.7, 0.1, 1, 3])
 def test_a_ratio_is_the_decimal_that_was_written(ratio):
-    """0.3 is three tenths, not the binary number just below, which would cost a window page in ten full ones."""
+    """0.3 is three tenths, not the binary number below it, which would cost a window page in ten full ones."""
     layout = ModelLayout.preset("gpt-oss-20b")
     exact = Fraction(str(ratio))
     num_bytes = split_bytes(layout, 160, int(10 * exact) * 16, 16)
@@ -161,8 +161,8 @@ def test_a_ratio_is_the_decimal_that_was_written(ratio):
         {"expected_length": 0},
     ],
 )
-def test_figures_that_make_no_split(options):
-    """Negative bytes, no page, a ratio that is not above 0 and sequences of no token are refused, naming the value."""
+def test_figures_that_make_no_split_are_refused(options):
+    """Negative bytes, no page, a ratio that is not above 0 and sequences of no token are refused by value."""
     (value,) = options.values()
     with pytest.raises(InvalidSize, match=str(value)):
         split_memory(ModelLayout.preset("gpt-oss-20b"), **{"num_bytes": 10**9, "page_size": 16, **options})
@@ -171,8 +171,8 @@ def test_figures_that_make_no_split(options):
 @pytest.mark.parametrize(
     ("name", "kinds"), [("qwen3-8b", "full"), ("mistral-7b-v0.1", "window"), ("deepseek-v3", "latent")]
 )
-def test_layouts_without_both_sides(name, kinds):
-    """One pool: nothing to split, and the refusal says what to use."""
+def test_layouts_of_one_side_are_refused(name, kinds):
+    """A layout of one pool has nothing to split, and the message says what to use."""
     for options in ({}, {"window_ratio": 0.5}):
         with pytest.raises(LayoutError, match=rf"{name} keeps {kinds}, which .* Use `slots_for`"):
             split_memory(ModelLayout.preset(name), 10**9, 16, **options)
@@ -188,7 +188,7 @@ def test_layouts_without_both_sides(name, kinds):
         (16, 15, 16, MisalignedSize),
     ],
 )
-def test_slots_that_have_no_bytes(slots, window_slots, page_size, error):
+def test_slots_that_have_no_bytes_are_refused(slots, window_slots, page_size, error):
     """Negative slots, pages of no token, and slots that are no whole pages are refused."""
     with pytest.raises(error):
         split_bytes(ModelLayout.preset("gpt-oss-20b"), slots, window_slots, page_size)

@@ -60,7 +60,7 @@ def left_over(layout, num_bytes, page_size, found):
 
 
 class Wanted:
-    """What has to go with so many full pages, written out; and which splits fit, tried one by one."""
+    """What goes with a number of full pages, written out; and which splits fit, tried one by one."""
 
     def __init__(self, layout, page_size, window_ratio=None, num_states=None, expected_length=None):
         self.layout, self.page_size, self.given_states, self.given_ratio = layout, page_size, num_states, window_ratio
@@ -68,7 +68,7 @@ class Wanted:
         self.window = layout.window_rule
 
     def windows(self, pages):
-        """Window pages beside so many."""
+        """Window pages beside `pages` full pages."""
         if self.window is None:
             return 0
         if self.given_ratio is not None:
@@ -78,7 +78,7 @@ class Wanted:
         return min(pages, max(mean + min(mean, 8192 // self.page_size), self.window.pages(self.page_size)))
 
     def states(self, pages):
-        """States beside so many."""
+        """States beside `pages` full pages."""
         if self.given_states is not None:
             return self.given_states
         pages_of_a_request = -(-self.length // self.page_size)
@@ -105,13 +105,13 @@ class Wanted:
 
 
 def last(start, holds):
-    """The last number from `start` on before one that does not hold."""
+    """The last number from `start` on for which `holds` is still true."""
     return max(takewhile(holds, count(start)))
 
 
 @given(small_layouts, st.integers(0, 600), st.integers(1, 5), small_options)
 def test_a_split_is_what_trying_all_of_them_finds(layout, num_bytes, page_size, options):
-    """On small sizes the split is the one that is found by counting up, or the refusal names the fewest bytes."""
+    """On small sizes the split is the one that is found by counting up, or the error names the fewest bytes."""
     if layout.window_rule is None:
         options.pop("window_ratio", None)
     found = split_or_least(layout, num_bytes, page_size, **options)
@@ -164,7 +164,7 @@ def test_there_are_two_states_for_each_expected_sequence(split, length):
 
 @given(plenty, st.integers(1, 3))
 def test_given_states_are_obeyed_and_the_rest_is_pages(split, num_states):
-    """So many states and a padding slot are paid for first; the pages are as many as the rest holds."""
+    """The given states and a padding slot are paid for first; the rest holds as many pages as it can."""
     layout, num_bytes, page_size = split
     found = split_memory(layout, num_bytes, page_size, num_states=num_states)
     rest = num_bytes - (num_states + 1) * layout.state_bytes
@@ -174,7 +174,7 @@ def test_given_states_are_obeyed_and_the_rest_is_pages(split, num_states):
 
 @given(st.sampled_from(STATEFUL), st.integers(1, 20_000), st.sampled_from(PAGE_SIZES), st.data())
 def test_slots_and_their_states_split_alike(layout, pages, page_size, data):
-    """The bytes that slots and their states take are split into just these, with the same words."""
+    """The bytes that slots and their states take give the same split, with the same words."""
     options = data.draw(st.fixed_dictionaries({"expected_length": lengths}) | st.just({"num_states": 40}))
     found = split_for_slots(layout, pages * page_size, page_size, **options)
     assert found.num_slots == pages * page_size
@@ -183,7 +183,7 @@ def test_slots_and_their_states_split_alike(layout, pages, page_size, data):
 
 
 @pytest.mark.parametrize("layout", STATEFUL, ids=lambda layout: layout.name)
-def test_too_few_bytes_for_a_page_and_a_state(layout):
+def test_too_few_bytes_name_the_least_that_do(layout):
     """A page and a state, each beside its padding, is the least; a byte less is refused with that figure."""
     least = 2 * (16 * layout.full_bytes_per_token + layout.state_bytes)
     found = split_memory(layout, least, 16)
@@ -203,7 +203,7 @@ def test_a_known_split_with_states():
     assert left_over(layout, 10**10, 16, found) == 10**10 - 24_576 * 230_832 - 77_266_944 * 56
 
 
-def test_where_the_states_come_from():
+def test_the_source_says_where_the_states_come_from():
     """The source names the length and that it is assumed, or the number; after the windows' where there are both."""
     states, both = ModelLayout.preset("qwen3-next-80b-a3b"), made_up(full=4, window=2, state=100)
 
@@ -242,8 +242,8 @@ def test_a_number_of_states_for_long_requests_limits_short_ones_and_says_so():
         ("jamba-v0.1", {"size": -1}, "-1 bytes"),
     ],
 )
-def test_states_that_make_no_split(name, options, message):
-    """No state to run on, states or windows that no layer has, and sizes below nothing are refused by value."""
+def test_figures_that_make_no_split_are_refused(name, options, message):
+    """No state to run on, states or windows that no layer has, and negative sizes are refused by value."""
     figures = {"page_size": 16, "size": 10**9, **options}
     layout, size, page_size = ModelLayout.preset(name), figures.pop("size"), figures.pop("page_size")
     for split in (split_memory, split_for_slots):
@@ -252,7 +252,7 @@ def test_states_that_make_no_split(name, options, message):
 
 
 @pytest.mark.parametrize("sides", [(0, 4, 100), (0, 0, 100), (4, 0, 0)])
-def test_sides_that_have_nothing_to_divide(sides):
+def test_layouts_without_sides_to_divide_are_refused(sides):
     """Windows or states without a full side, and a full side alone, are refused."""
     for split in (split_memory, split_for_slots):
         with pytest.raises(LayoutError, match="which is not a full side and windows or states beside it"):

@@ -22,7 +22,7 @@ def positions_read(window, query):
 
 @given(windows, st.integers(0, 200))
 def test_what_is_needed_covers_what_the_next_token_reads(window, length):
-    """Every cached token that the next one reads is kept: sliding one more than that, chunks not one more."""
+    """Every cached token that the next one reads is kept; a sliding window keeps one more, a chunk does not."""
     start = window.needed_from(length)
     read = [p for p in positions_read(window, length) if p < length]
     spare = 0 if window.is_chunked or length < window.span else 1
@@ -31,7 +31,7 @@ def test_what_is_needed_covers_what_the_next_token_reads(window, length):
 
 @given(windows, st.integers(1, 200))
 def test_the_window_of_the_last_token_is_needed(window, length):
-    """A sequence needs what its last token reads, unless the next token opens a chunk, which wants nothing."""
+    """A sequence needs what its last token reads, unless the next token opens a chunk, which needs nothing."""
     read = positions_read(window, length - 1)
     if window.is_chunked and length % window.span == 0:
         read = []
@@ -40,12 +40,12 @@ def test_the_window_of_the_last_token_is_needed(window, length):
 
 @given(windows, st.integers(0, 10**6), st.integers(0, 10**6))
 def test_what_is_needed_never_moves_back(window, length, more):
-    """A longer sequence needs nothing that a shorter one has let go."""
+    """A longer sequence needs nothing that a shorter one has dropped."""
     assert 0 <= window.needed_from(length) <= window.needed_from(length + more) <= length + more
 
 
 @given(windows, st.integers(0, 300), st.integers(1, 64))
-def test_pages_of_one_sequence(window, length, page_size):
+def test_pages_cover_what_one_sequence_needs(window, length, page_size):
     """The pages of what is needed and of one new token are no more than `pages` says, wherever they begin."""
     first, last = window.needed_from(length) // page_size, length // page_size
     assert last - first + 1 <= window.pages(page_size)
@@ -62,8 +62,8 @@ def test_pairs_count_every_position_read(window, start, more):
 
 
 @given(windows, st.lists(st.integers(0, 2**50), min_size=4, max_size=4))
-def test_live_tokens_of_any_length(window, lengths):
-    """Arrays of any shape give int64 of that shape, equal to the figure of a layer's cache; no token, no position."""
+def test_live_tokens_take_arrays_of_any_shape(window, lengths):
+    """Arrays of any shape give int64 of that shape, equal to the figure of a layer's cache, and 0 for no tokens."""
     kind = CacheKind.CHUNK if window.is_chunked else CacheKind.WINDOW
     entry = TokenCache(kind, 1, 1, 1, "int8", 1, 1, span=window.span)
     live = window.live_tokens(np.array(lengths).reshape(2, 2))
@@ -73,7 +73,7 @@ def test_live_tokens_of_any_length(window, lengths):
 
 
 def test_pairs_of_long_sequences_are_exact():
-    """A billion tokens and more make Python ints beyond 64 bits, from numpy's integers too; each token one position."""
+    """A billion tokens and more give exact Python ints beyond 64 bits, also from numpy integers."""
     assert Window(10**12).pairs(0, 10**12) == 10**12 * (10**12 + 1) // 2
     assert Window(10**12, is_chunked=True).pairs(0, 2 * 10**12) == 10**12 * (10**12 + 1)
     assert Window(10**12).pairs(np.int64(0), np.int64(10**12)) == 10**12 * (10**12 + 1) // 2
@@ -81,16 +81,16 @@ def test_pairs_of_long_sequences_are_exact():
 
 
 @pytest.mark.parametrize("span", [0, -1])
-def test_a_window_has_a_token(span):
-    """A window of no token is refused."""
+def test_a_window_without_a_token_is_refused(span):
+    """A span below 1 is refused."""
     with pytest.raises(InvalidSize, match=f"window is {span} tokens"):
         Window(span)
 
 
 @pytest.mark.parametrize(("start", "end"), [(-1, 3), (4, 3)])
-def test_pairs_of_no_range(start, end):
+def test_pairs_refuse_a_bad_range(start, end):
     """A range that begins before the sequence, or ends before it begins, is refused."""
-    with pytest.raises(InvalidSize, match=rf"tokens {start} \.\. {end}"):
+    with pytest.raises(InvalidSize, match=rf"tokens is {start} \.\. {end}"):
         Window(4).pairs(start, end)
 
 

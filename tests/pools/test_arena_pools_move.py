@@ -103,7 +103,7 @@ class Sides:
                     tensors[2][slots] = data[2]
 
     def release(self, name, count):
-        """Some pages are free again."""
+        """Release some pages."""
         v_pages = self.rng.sample(sorted(self.held[name]), min(count, len(self.held[name])))
         self.chain.release(name, np.array(v_pages, dtype=np.int64))
         for v_page in v_pages:
@@ -147,8 +147,8 @@ def churn(page_size, seed, steps, *, eager, zero_on_take):
     return sides
 
 
-def test_entries_are_worked_out_by_hand():
-    """Sizes without a common factor but their elements' size, so grids never meet."""
+def test_entry_sizes_are_those_worked_out_by_hand():
+    """Sizes have no common factor but their elements' size, so grids never line up."""
     assert [spec.entry_bytes for spec in specs_of(1, zero_on_take=False)] == [52, 14, 22]
 
 
@@ -167,7 +167,7 @@ def test_what_was_written_follows_every_move(page_size, eager, zero_on_take):
 @pytest.mark.parametrize("page_size", [1, 2, 3, 5])
 @pytest.mark.parametrize("seed", range(10))
 def test_what_was_written_follows_every_move_for_long(page_size, eager, seed):
-    """The same for thousands of calls."""
+    """The same holds over thousands of calls."""
     sides = churn(page_size, 100 + seed, 1500, eager=eager, zero_on_take=seed % 2 == 1)
     assert sides.chain.num_moves > 100
 
@@ -186,8 +186,8 @@ def test_pages_are_zeros_when_taken_over_poison(zero_on_take, shown):
         sides.chain.release(name, v_pages)
 
 
-def test_views_stay_true_while_pages_move():
-    """A compaction moves pages under the same tensors: no view is made anew, and each row is where its page went."""
+def test_views_stay_valid_while_pages_move():
+    """A compaction moves pages under the same tensors: each row is found where its page went."""
     sides = Sides(1, 0)
     before = [view.data_ptr() for name in sides.specs for view in sides.views(name)]
     for name in sides.specs:

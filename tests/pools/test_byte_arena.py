@@ -30,7 +30,7 @@ def arena_of(total, *specs, **keywords):
         (280, (24, 8), 1, {"sink": 24, "first": (1, 3), "num": (11, 35)}),
     ],
 )
-def test_worked_grids(total, entries, page_size, expected):
+def test_grids_are_those_worked_out_by_hand(total, entries, page_size, expected):
     """Sink, first page above it and number of pages, for sizes worked out by hand."""
     specs = [spec("a", entries[0], page_size), spec("b", entries[1], page_size, Place.HIGH)]
     arena = arena_of(total, *specs)
@@ -77,7 +77,7 @@ def test_views_share_the_bytes():
 @pytest.mark.parametrize("page_bytes", [5, 6, 12, 8])
 @pytest.mark.parametrize("copy_bytes", [1, 12, 20, 64 << 20])
 def test_pages_are_copied_whole(page_bytes, copy_bytes, monkeypatch):
-    """Copies go pairwise, however few fit one batch; a page of another pool over other bytes keeps its own."""
+    """Copies go pairwise, however few fit one batch; pages of other pools on other bytes stay as they are."""
     monkeypatch.setattr(byte_arena, "_HOST_COPY_BYTES", copy_bytes)
     pool = spec("a", page_bytes)
     arena = arena_of(10 * page_bytes + 3, pool, spec("b", 1))
@@ -93,7 +93,7 @@ def test_pages_are_copied_whole(page_bytes, copy_bytes, monkeypatch):
 
 @pytest.mark.parametrize("page_bytes", [3, 2, 4, 16])
 def test_pages_are_zeroed_and_their_neighbours_are_not(page_bytes):
-    """Every byte of the named pages, and no other."""
+    """Every byte of the named pages is zeroed, and no other."""
     pool = spec("a", page_bytes)
     arena = arena_of(7 * page_bytes - 1, pool)
     arena.storage.fill_(255)
@@ -103,8 +103,8 @@ def test_pages_are_zeroed_and_their_neighbours_are_not(page_bytes):
     assert torch.nonzero(arena.storage == 0)[:, 0].tolist() == zeros
 
 
-def test_books_without_bytes():
-    """Without storage the arithmetic is the same, copies and zeroes are nothing, and there are no pages to see."""
+def test_an_arena_without_storage_only_counts():
+    """Without storage the arithmetic is the same, `copy` and `zero` do nothing, and `pages` raises."""
     pool = spec("a", 1 << 20, 64)
     arena = arena_of(1 << 50, pool, storage=False)
     assert arena.storage is None
@@ -116,8 +116,8 @@ def test_books_without_bytes():
 
 
 @pytest.mark.parametrize("total", [0, -1])
-def test_an_arena_has_bytes(total):
-    """Fewer than one is refused."""
+def test_an_arena_of_no_bytes_is_refused(total):
+    """A size below 1 byte is refused."""
     with pytest.raises(InvalidSize, match=f"total_bytes is {total}"):
         ByteArena(total)
 
@@ -125,14 +125,14 @@ def test_an_arena_has_bytes(total):
 @pytest.mark.parametrize(
     ("specs", "words"),
     [
-        ([], "got none"),
+        ([], "pools are none"),
         ([spec("a", 2), spec("b", 4), spec("a", 4)], "'a', 'b', 'a'"),
-        ([spec("a", 2), spec("b", 11)], "'b' has no page of 11 bytes between the sink of 11 bytes.*20 bytes"),
-        ([spec("a", 9), spec("b", 10)], "'a' has no page of 9 bytes between the sink of 10 bytes"),
+        ([spec("a", 2), spec("b", 11)], "20 bytes holds no page of 11 bytes of pool 'b' above its sink of 11 bytes"),
+        ([spec("a", 9), spec("b", 10)], "20 bytes holds no page of 9 bytes of pool 'a' above its sink of 10 bytes"),
     ],
 )
-def test_pools_that_make_no_arena(specs, words):
-    """No pools, equal names, or one without a page above the sink: refused, and others can be registered."""
+def test_unusable_pools_are_refused(specs, words):
+    """No pools, equal names, or a pool without a page above the sink are refused; others can still be registered."""
     arena = ByteArena(20)
     with pytest.raises(LayoutError, match=words):
         arena.register(specs)

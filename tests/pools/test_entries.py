@@ -65,7 +65,7 @@ def test_entries_have_the_bytes_that_the_layout_says(dtypes, tensor_parallel):
         ]
         for num_bytes, make in makers:
             if num_bytes == 0:
-                with pytest.raises(LayoutError, match="no layer keeps anything"):
+                with pytest.raises(LayoutError, match="no layer has entries"):
                     make(layout)
                 continue
             spec = make(layout)
@@ -75,8 +75,8 @@ def test_entries_have_the_bytes_that_the_layout_says(dtypes, tensor_parallel):
     assert num_specs >= len(LATENTS)
 
 
-def test_specs_carry_what_they_are_told():
-    """Name, page size, place and zeroing are the caller's; a state is a page of its own."""
+def test_specs_keep_the_options_given():
+    """Name, page size, place and zeroing are as the caller gives them; a state is a page of its own."""
     layout = ModelLayout.preset("qwen3-next-80b-a3b")
     tokens = token_spec(layout, WHOLE_SEQUENCE, name="kv", page_size=64, place=Place.HIGH, zero_on_take=True)
     assert (tokens.name, tokens.page_size, tokens.place, tokens.zero_on_take) == ("kv", 64, Place.HIGH, True)
@@ -105,13 +105,13 @@ def test_specs_carry_what_they_are_told():
 def test_any_state_is_laid_out_or_refused(states):
     """Every part lies on its elements' multiples in every slot; a state is refused if and only if none such exists.
 
-    Slots follow one another without padding, so one exists just where all the largest elements' multiples are met by
+    Slots follow one another without padding, so one exists exactly where all the largest elements' multiples are met by
     the entry.
     """
     layout = state_layout(*states)
     largest = max(torch.empty(0, dtype=getattr(torch, dtype)).itemsize for parts in states for _, dtype in parts)
     if layout.state_bytes % largest:
-        with pytest.raises(LayoutError, match=f"{layout.state_bytes} bytes, which is no multiple of the {largest} of"):
+        with pytest.raises(LayoutError, match=f"{layout.state_bytes} bytes, not a multiple of the {largest} bytes of"):
             StatePool(layout, 2)
         return
     pool = StatePool(layout, 2)
@@ -142,13 +142,13 @@ def test_large_elements_come_first():
         (
             state_layout([((5, 3), "bfloat16"), ((2, 2), "float32")]),
             None,
-            "'state' have 46 bytes.*4 of a torch.float32",
+            "'state' have 46 bytes.*4 bytes of a torch.float32",
         ),
-        (state_layout([((3,), "int8")], [((2,), "float16")]), None, "'state' have 7 bytes.*2 of a torch.float16"),
+        (state_layout([((3,), "int8")], [((2,), "float16")]), None, "'state' have 7 bytes.*2 bytes of a torch.float16"),
         (
             token_layout(TokenCache(CacheKind.LATENT, 1, 8, 0, "bfloat16", 16, 0, index_bytes=5)),
             WHOLE_SEQUENCE,
-            "'full' have 21 bytes.*2 of a torch.bfloat16",
+            "'full' have 21 bytes.*2 bytes of a torch.bfloat16",
         ),
     ],
 )
@@ -163,7 +163,7 @@ def test_entries_that_cannot_be_aligned_are_refused(layout, kinds, words):
 
 @pytest.mark.parametrize("kind", ["tokens", "states"])
 def test_pools_refuse_specs_that_are_not_theirs(kind):
-    """A spec of another layout, one that the arena does not have, or an arena of books alone."""
+    """A spec of another layout, one that the arena does not have, and an arena without storage are refused."""
     layout = ModelLayout.preset("qwen3-next-80b-a3b")
     layout = replace(layout, layers=layout.layers[:4])
     pool, spec = (
@@ -180,10 +180,10 @@ def test_pools_refuse_specs_that_are_not_theirs(kind):
         pool(layout, ByteArena(8 * spec.page_bytes), spec)
     with pytest.raises(LayoutError, match="no pool 'x'"):
         pool(layout, arena_of(replace(spec, name="y")), spec)
-    books = ByteArena(8 * spec.page_bytes, storage=False)
-    books.register([spec])
+    empty = ByteArena(8 * spec.page_bytes, storage=False)
+    empty.register([spec])
     with pytest.raises(LayoutError, match="storage=True"):
-        pool(layout, books, spec)
+        pool(layout, empty, spec)
 
 
 def test_a_page_of_several_states_is_refused():

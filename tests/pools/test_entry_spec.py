@@ -12,7 +12,7 @@ def test_a_page_has_its_entries_bytes():
 
 
 def test_places_are_signs_in_the_order_of_the_chain():
-    """Low, middle and high sort as they lie, and are the sign of the way to their end."""
+    """Low, middle and high sort in the order of their places, and are the sign of the direction to their end."""
     assert [int(place) for place in sorted(Place)] == [-1, 0, 1]
     assert [place.name for place in sorted(Place)] == ["LOW", "MIDDLE", "HIGH"]
 
@@ -28,7 +28,7 @@ def test_places_are_signs_in_the_order_of_the_chain():
     ],
 )
 def test_sizes_are_positive(wrong, words):
-    """No entry, page or alignment below 1, and alignments are powers of two."""
+    """Sizes below 1 and alignments that are not powers of two are refused."""
     with pytest.raises(InvalidSize, match=words):
         EntrySpec(**{"name": "x", "entry_bytes": 48, **wrong})
 
@@ -42,6 +42,6 @@ def test_entries_keep_their_alignment(entry_bytes, align, padded):
 
 
 def test_a_pool_has_a_name():
-    """Without one it could not be asked for."""
+    """An empty name is refused."""
     with pytest.raises(LayoutError, match="no name"):
         EntrySpec("", 16)

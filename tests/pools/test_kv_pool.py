@@ -97,8 +97,8 @@ def test_layers_that_share_have_one_tensor():
     assert pool.read(1, torch.tensor([2, 3]))[0][:, 0, 0].tolist() == [0, 1]
 
 
-def test_layers_that_keep_nothing_have_none():
-    """No tensors for them; writing there is refused."""
+def test_layers_without_entries_have_no_tensors():
+    """Such a layer has None, and writing to it is refused."""
     layout = layout_of("llama-3.1-8b")
     pool = KVPool(replace(layout, layers=(*layout.layers, LayerCache(3))), 4, 2)
     assert pool.read(3, torch.tensor([2])) == (None, None)
@@ -163,7 +163,7 @@ def test_layers_share_inside_the_pool_of_their_kind():
     assert window.read(18, torch.tensor([3, 4, 5]))[0][:, 1, 0].tolist() == [1, 0, 1]
 
 
-def test_sides_of_different_width():
+def test_sides_may_differ_in_width():
     """MiMo has other heads in its windows, and keys wider than values on both sides."""
     _, full, window = two_pools("mimo-v2-flash", 4, 2, 2)
     assert (full.key[0].shape, full.value[0].shape) == ((6, 4, 192), (6, 4, 128))
@@ -171,7 +171,7 @@ def test_sides_of_different_width():
 
 
 def test_ranks_share_the_window_side_too():
-    """On each of two ranks lie half of the heads of both sides."""
+    """Each of two ranks has half of the heads of both sides."""
     layout, full, window = two_pools("llama-4-scout", 4, 2, 2, tensor_parallel=2)
     assert full.key[3].shape == (6, 4, 128)
     assert window.key[0].shape == (4, 4, 128)
@@ -187,7 +187,7 @@ def test_a_model_of_windows_only_is_one_pool():
 
 @given(st.permutations(range(2, 10)), st.integers(0, 8), st.permutations(range(2, 10)))
 def test_moves_may_overlap(source, count, target):
-    """Slots are copied as they were before, whatever is overwritten on the way."""
+    """Slots are copied as they were before the move, also where the move overwrites them."""
     entry = TokenCache(CacheKind.FULL, 1, 2, 1, "int8", 2, 1)
     layout = replace(layout_of("llama-3.1-8b"), layers=(LayerCache(0, entry), LayerCache(1, entry)))
     pool = KVPool(layout, 8, 2)
@@ -215,7 +215,7 @@ def test_padding_rows_take_writes():
     ("num_key", "num_value", "heads", "dim"), [(2, 3, 8, 128), (3, 2, 8, 128), (3, 3, 4, 128), (3, 3, 8, 64)]
 )
 def test_entries_of_another_shape_are_refused(num_key, num_value, heads, dim):
-    """Too few entries, other heads or another width: the layer stays as it is, keys too."""
+    """Too few entries, other heads or another width are refused, and the layer stays as it is."""
     pool = small_pool()
     key, value = torch.ones(num_key, 8, 128), torch.ones(num_value, heads, dim)
     for pair in ((key, value), (value, key), (key, None)):
@@ -226,7 +226,7 @@ def test_entries_of_another_shape_are_refused(num_key, num_value, heads, dim):
 
 
 def test_entries_are_converted():
-    """Entries of another dtype are kept in the layout's."""
+    """Entries of another dtype are converted to the layout's."""
     pool = small_pool()
     entries = torch.full((1, 8, 128), 1.001, dtype=torch.float64)
     pool.write(0, torch.tensor([2]), entries, entries)

@@ -17,7 +17,7 @@ OPERATIONS = st.lists(
 
 @given(st.integers(0, 4), OPERATIONS)
 def test_rows_are_what_was_written_to_them(num_rows, operations):
-    """Rows that are out are distinct and hold what was appended; all others are wiped, and generations only grow."""
+    """Live rows are distinct and hold what was appended; free rows are wiped, and generations only grow."""
     table = RequestTable(num_rows, WIDTH)
     model: dict[int, list[int]] = {}
     seen = set()
@@ -44,7 +44,7 @@ def test_rows_are_what_was_written_to_them(num_rows, operations):
 
 
 def change(table, model, name, row, slots, start):
-    """One operation on a row that is out."""
+    """Apply one operation to a live row."""
     held = model[row]
     if name == "give":
         table.give(row)
@@ -65,7 +65,7 @@ def change(table, model, name, row, slots, start):
 
 
 def check(table, model):
-    """Rows, counts, and what is in rows that are not out."""
+    """Compare rows and counts with the model, and that free rows are stale and empty."""
     table.audit()
     assert table.num_free == table.num_rows - len(model)
     assert table.live_rows().tolist() == sorted(model)
@@ -100,8 +100,8 @@ def test_row_and_generation_name_one_request_across_a_clear():
 
 
 @pytest.mark.parametrize("row", [-1, 0, 2, 3, 10**12])
-def test_row_that_is_not_out_is_refused(row):
-    """Row 0, rows that are in and rows that do not exist are stale to every call, which then changes nothing."""
+def test_a_row_that_is_not_live_is_refused(row):
+    """Every call refuses row 0, free rows and rows that do not exist, and changes nothing."""
     table = RequestTable(2, 4)
     assert table.take().tolist() == [1]
     table.append(1, np.array([4]))
@@ -121,7 +121,7 @@ def test_row_that_is_not_out_is_refused(row):
 
 
 def test_row_0_is_never_handed_out():
-    """All rows together are 1 and up, lowest first in a new table."""
+    """Rows are 1 and up, lowest first in a new table."""
     assert RequestTable(3, 1).take(3).tolist() == [1, 2, 3]
 
 
@@ -137,7 +137,7 @@ def test_range_beyond_the_row_is_refused(start, end):
 
 @given(st.lists(st.integers(0, WIDTH), max_size=4), st.integers(1, 4), st.data())
 def test_opening_counts_rows_at_a_page_boundary(lengths, page_size, data):
-    """One for every row whose length fills its pages; a full row or one named twice is refused."""
+    """A row whose length fills its pages counts; a full row or one named twice is refused."""
     table = RequestTable(4, WIDTH)
     rows = table.take(len(lengths))
     for row, length in zip(rows, lengths, strict=True):
@@ -156,13 +156,13 @@ def test_opening_counts_rows_at_a_page_boundary(lengths, page_size, data):
 
 @pytest.mark.parametrize(("num_rows", "width"), [(-1, 4), (4, -1)])
 def test_negative_sizes_are_refused(num_rows, width):
-    """No table of less than nothing."""
+    """A negative number of rows or width is refused."""
     with pytest.raises(InvalidSize, match="-1"):
         RequestTable(num_rows, width)
 
 
-def test_tables_of_no_rows_or_no_width():
-    """They exist, and hand out nothing, or rows that hold nothing."""
+def test_a_table_may_have_no_rows_or_no_width():
+    """Such a table hands out nothing, or rows that hold nothing."""
     assert RequestTable(0, 4).take() is None
     narrow = RequestTable(1, 0)
     narrow.take()
@@ -170,8 +170,8 @@ def test_tables_of_no_rows_or_no_width():
         narrow.append(1, np.array([1]))
 
 
-def test_audit_sees_slots_in_a_row_that_is_in():
-    """A length written behind the table's back is reported."""
+def test_audit_reports_slots_in_a_free_row():
+    """A length that was not written by the table's methods is reported."""
     table = RequestTable(2, 4)
     table.audit()
     table.lengths[2] = 1

@@ -77,7 +77,7 @@ def test_states_are_copied_and_zeroed_whole(name, make):
         require_rows(pool, before, [1, 1, 5, None, 1, None])
 
 
-def test_no_states_at_all_may_be_named():
+def test_an_empty_batch_of_states_is_allowed():
     """An empty batch copies and zeroes nothing."""
     for pool in pools_of(SMALL):
         before = fill(pool)
@@ -89,17 +89,17 @@ def test_no_states_at_all_may_be_named():
 @pytest.mark.parametrize(
     ("source", "target", "error", "words"),
     [
-        ([1, 2], [3], InvalidSize, "2 states are to be copied to 1 slots"),
+        ([1, 2], [3], InvalidSize, "2 source slots and 1 target"),
         ([1, 2], [3, 3], InvalidSize, r"\[1, 2\] cannot be copied to \[3, 3\]"),
         ([1, 2], [2, 3], InvalidSize, r"\[1, 2\] cannot be copied to \[2, 3\]"),
         ([1], [1], InvalidSize, "cannot be copied"),
-        ([6], [1], ForeignPage, "slot 6 is none of this pool's"),
-        ([1], [-1], ForeignPage, "slot -1 is none of this pool's"),
+        ([6], [1], ForeignPage, "slot 6 does not belong to this pool"),
+        ([1], [-1], ForeignPage, "slot -1 does not belong to this pool"),
         ([1, 10**12], [2, 3], ForeignPage, "slot 1000000000000"),
     ],
 )
 def test_copies_that_make_no_sense_are_refused(source, target, error, words):
-    """Other lengths, a target twice, a target that is a source, slots out of range: nothing is copied."""
+    """Unequal lengths, a target named twice or also a source, and slots out of range are refused; nothing is copied."""
     for pool in pools_of(SMALL):
         before = fill(pool)
         with pytest.raises(error, match=words):
@@ -109,25 +109,25 @@ def test_copies_that_make_no_sense_are_refused(source, target, error, words):
 
 @pytest.mark.parametrize("slot", [-1, 6, 10**12])
 def test_slots_out_of_range_are_not_zeroed(slot):
-    """Slot -1 stands for none, and is not the last one."""
+    """Slot -1 is refused; it does not mean the last one."""
     for pool in pools_of(SMALL):
         before = fill(pool)
-        with pytest.raises(ForeignPage, match=f"slot {slot} is none"):
+        with pytest.raises(ForeignPage, match=f"slot {slot} does not belong"):
             pool.zero([1, slot])
         require_rows(pool, before, range(6))
 
 
 @pytest.mark.parametrize(("layer", "name"), [(0, "scale"), (1, "conv"), (2, "recurrent")])
 def test_parts_that_a_layer_lacks_are_refused(layer, name):
-    """The message says which there are."""
-    there = ", ".join(part.name for part in SMALL.layers[layer].state) or "nothing"
+    """The message lists the tensors that the layer has."""
+    there = ", ".join(part.name for part in SMALL.layers[layer].state) or "none"
     for pool in pools_of(SMALL):
-        with pytest.raises(LayoutError, match=f"layer {layer} keeps no '{name}'.*{there}"):
+        with pytest.raises(LayoutError, match=f"layer {layer} has no tensor {name!r}.*{there}"):
             pool.part(layer, name)
 
 
 def test_an_arena_holds_the_states_above_its_sink():
-    """The sink of a larger pool takes slots away, not rows; bytes at the end that make no state are nobody's."""
+    """The sink of a larger pool takes slots away, not rows; a rest too small for a state stays unused."""
     spec = state_spec(SMALL)
     large = EntrySpec("large", spec.entry_bytes * 3 - 8, align=1)
     pool = ArenaStatePool(SMALL, arena_of(spec, 9, spec.entry_bytes - 1, [large]), spec)
@@ -137,10 +137,10 @@ def test_an_arena_holds_the_states_above_its_sink():
 
 
 def test_pools_of_no_states_are_refused():
-    """A pool has one state at least, and its model states at all."""
-    with pytest.raises(InvalidSize, match="a pool of 0 states"):
+    """A pool of no states is refused, and so is a model without states."""
+    with pytest.raises(InvalidSize, match="num_slots is 0"):
         StatePool(SMALL, 0)
-    with pytest.raises(LayoutError, match="no layer keeps anything for pool 'state'"):
+    with pytest.raises(LayoutError, match="no layer has entries for pool 'state'"):
         StatePool(TOKENS["latents"], 1)
 
 

@@ -1,10 +1,10 @@
-"""What a model needs: the kinds and sizes of its caches, read from its configuration; bytes to slots and back."""
+"""What a model caches, read from its configuration: kinds and sizes, and from bytes to slots and back."""
 
 from kvstead.model.catalog import preset_names, preset_source
 from kvstead.model.compute import ComputeProfile, load_profile
 from kvstead.model.kinds import BOUNDED, WHOLE_SEQUENCE, CacheKind, LayerCache, StatePart, TokenCache
 from kvstead.model.layout import ModelLayout, load_layout
-from kvstead.model.options import LayoutOptions
+from kvstead.model.layout_options import LayoutOptions
 from kvstead.model.padding import EqualPage, PaddedPages, equal_page, padded_pages
 from kvstead.model.sizing import (
     MemorySplit,

@@ -1,4 +1,4 @@
-"""What an attention layer keeps per token: heads and widths by kind of layer, then bytes by dtype and rank."""
+"""What an attention layer caches per token: heads and widths by kind of layer, then bytes by dtype and rank."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from kvstead.errors import LayoutError
 from kvstead.model import defaults
-from kvstead.model.fields import Fields
+from kvstead.model.config_fields import Fields
 from kvstead.model.kinds import BOUNDED, PACKED_LATENT, CacheKind, TokenCache, dtype_bytes
 from kvstead.model.state import split, split_or_replicate
 
@@ -31,7 +31,7 @@ def is_latent(fields: Fields) -> bool:
 
 
 def attention_shape(fields: Fields, kind: CacheKind) -> AttentionShape:
-    """Heads and widths of a layer of `kind`. Raises `LayoutError` for what is missing or does not divide."""
+    """Heads and widths of a layer of `kind`. Raises `LayoutError` for a missing key, or heads that do not divide."""
     if is_latent(fields):
         return _latent_shape(fields, kind)
     # Some models give their sliding layers, or their global ones, a shape of their own.
@@ -58,7 +58,7 @@ def _kv_heads(fields: Fields, kind: CacheKind, own: str, heads: int) -> int:
         return kv_heads
     if fields.model_type in defaults.KV_HEADS_FOLLOW_HEADS:
         fields.assume(
-            f"num_key_value_heads = num_attention_heads = {heads} (as {fields.model_type} has it in {defaults.SOURCE})"
+            f"num_key_value_heads = num_attention_heads = {heads} (as in {fields.model_type} of {defaults.SOURCE})"
         )
         return heads
     raise fields.missing(*_both(own, "num_key_value_heads"))
@@ -74,8 +74,8 @@ def _head_dim(fields: Fields, kind: CacheKind, own: str, heads: int) -> int:
     width = fields.size("hidden_size", "n_embd") * defaults.ATTENTION_WIDTH_FACTOR.get(fields.model_type, 1)
     if width % heads:
         raise LayoutError(
-            f"{fields.subject} lacks 'head_dim', and {width} channels do not "
-            f"divide among {heads} heads; looked for {', '.join(map(repr, keys))}. Add it to the configuration."
+            f"{fields.subject} lacks 'head_dim', and {width} channels do not divide among {heads} heads; looked for "
+            f"{', '.join(map(repr, keys))}. Add it to the configuration."
         )
     fields.assume(f"head_dim = {width} / {heads} heads = {width // heads}")
     return width // heads
@@ -84,7 +84,7 @@ def _head_dim(fields: Fields, kind: CacheKind, own: str, heads: int) -> int:
 def _latent_shape(fields: Fields, kind: CacheKind) -> AttentionShape:
     if kind is not CacheKind.FULL:
         raise LayoutError(
-            f"{fields.name}: a latent in {kind} layers is not described. Use a model whose latent layers are full."
+            f"{fields.name} has latents in {kind} layers, which are not supported. Use a model with full latent layers."
         )
     heads = fields.size("num_attention_heads")
     key_dim = fields.size("qk_nope_head_dim") + fields.size("qk_rope_head_dim")
@@ -92,15 +92,15 @@ def _latent_shape(fields: Fields, kind: CacheKind) -> AttentionShape:
 
 
 def owned_kind(fields: Fields, kind: CacheKind) -> CacheKind:
-    """The kind of cache that a layer attending as `kind` keeps."""
+    """The kind of cache that a layer keeps which attends as `kind`."""
     return CacheKind.LATENT if is_latent(fields) and kind is CacheKind.FULL else kind
 
 
 def read_token_cache(fields: Fields, kind: CacheKind, cache_dtype: str, tensor_parallel: int) -> TokenCache:
     """What a layer that attends as `kind` (FULL, WINDOW or CHUNK) keeps per token on one of `tensor_parallel` ranks.
 
-    Key and value heads split; when they are fewer than the ranks each rank holds a copy of one, so that its bytes stop
-    shrinking. A latent does not split. Raises `LayoutError`.
+    Key and value heads are divided among the ranks; where there are fewer heads than ranks, each rank holds a copy of
+    one. Every rank holds the whole latent. Raises `LayoutError`.
     """
     shape = attention_shape(fields, kind)
     split(fields, "attention heads", shape.query_heads, tensor_parallel)
@@ -109,7 +109,7 @@ def read_token_cache(fields: Fields, kind: CacheKind, cache_dtype: str, tensor_p
     kv_heads = split_or_replicate(fields, "key and value heads", shape.kv_heads, tensor_parallel)
     if cache_dtype == PACKED_LATENT:
         raise LayoutError(
-            f"{fields.name} has {kind} layers, and {PACKED_LATENT} packs latents only. Use another cache_dtype."
+            f"{PACKED_LATENT} packs latents only, and {fields.name} has {kind} layers. Use another cache_dtype."
         )
     element = dtype_bytes(cache_dtype)
     return TokenCache(
@@ -133,13 +133,13 @@ def _span(fields: Fields, kind: CacheKind) -> int | None:
     other = fields.number("sliding_window_size")
     if other is not None and other != window:
         raise LayoutError(
-            f"{fields.name}: sliding_window is {window} and sliding_window_size {other}. Keep the one that is meant."
+            f"{fields.name}: sliding_window is {window} and sliding_window_size is {other}. Remove the wrong one."
         )
     return window
 
 
 def _latent_cache(fields: Fields, cache_dtype: str) -> TokenCache:
-    """Latent and rope part, once for keys and values of all heads (DeepSeek-V2 report, section 2.1)."""
+    """Latent and rope part, shared by the keys and values of all heads (DeepSeek-V2 report, section 2.1)."""
     rank, rope = fields.size("kv_lora_rank"), fields.size("qk_rope_head_dim")
     if cache_dtype == PACKED_LATENT:
         num_bytes = rank + _scales(rank) + rope * _ROPE_BYTES
@@ -162,7 +162,7 @@ def _scales(num_elements: int) -> int:
 
 
 def _index_bytes(fields: Fields) -> int:
-    """Key of the indexer that picks tokens for sparse attention (DeepSeek-V3.2): fp8 with scales in every engine."""
+    """The key of the sparse-attention indexer (DeepSeek-V3.2): fp8 with scales in every engine."""
     if not fields.has("index_head_dim"):
         return 0
     dim = fields.size("index_head_dim")

@@ -10,18 +10,17 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Self
 
 from kvstead.model import defaults
 from kvstead.model.attention import attention_shape
-from kvstead.model.catalog import preset_config, preset_names, unknown_model
-from kvstead.model.feed_forward import count_feed_forward
-from kvstead.model.fields import ConfigSource, Fields, load_config
+from kvstead.model.catalog import find_config, preset_config
+from kvstead.model.config_fields import ConfigSource, Fields, load_config
+from kvstead.model.feed_forward_weights import count_feed_forward
 from kvstead.model.kinds import BOUNDED, CacheKind
-from kvstead.model.mixers import count_attention, count_state
-from kvstead.model.patterns import LayerPlan, read_plans
-from kvstead.model.sharing import read_producers
+from kvstead.model.layer_patterns import LayerPlan, read_plans
+from kvstead.model.mixer_weights import count_attention, count_state
+from kvstead.model.shared_layers import read_producers
 from kvstead.model.weights import Weights
 
 
@@ -53,7 +52,7 @@ class ComputeProfile:
     def from_config(cls, config: ConfigSource, *, name: str | None = None) -> Self:
         """Count from a Hugging Face configuration: a mapping or a path, as for `ModelLayout.from_config`.
 
-        Raises `LayoutError` for a missing key, naming it and those looked for.
+        Raises `LayoutError` for a missing key, naming it and its aliases.
         """
         values, found_name = load_config(config)
         fields = Fields(values, name or found_name)
@@ -74,13 +73,9 @@ class ComputeProfile:
 
 
 def load_profile(name_or_path: str | os.PathLike[str]) -> ComputeProfile:
-    """The profile of whatever `load_layout` takes. Raises `LayoutError`, with close names, for anything else."""
-    text = os.fspath(name_or_path)
-    if text in preset_names():
-        return ComputeProfile.preset(text)
-    if not Path(text).exists():
-        raise unknown_model(text)
-    return ComputeProfile.from_config(text)
+    """The profile of a bundled model, a `config.json` or its directory. Raises `LayoutError`, with close names."""
+    config, name = find_config(name_or_path)
+    return ComputeProfile.from_config(config, name=name)
 
 
 def _flops_per_pair(fields: Fields, kind: CacheKind) -> int:
@@ -106,7 +101,7 @@ def _count(fields: Fields, plans: Sequence[LayerPlan]) -> Weights:
 
 
 def _is_tied(fields: Fields) -> bool:
-    """Whether the output uses the embedding's table. Raises `LayoutError` where neither file nor class says it."""
+    """Whether the output uses the embedding's table. Raises `LayoutError` where neither file nor class says so."""
     for key in ("tie_word_embeddings", "tie_embedding"):
         value = fields.outer(key)
         if value is not None:

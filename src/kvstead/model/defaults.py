@@ -1,7 +1,7 @@
-"""Values that published configurations leave to their class, and facts that no key states.
+"""Values that published configurations leave to their class, and facts that no key gives.
 
-Every value here was read in the `configuration_*.py` or `modeling_*.py` of transformers 5.24.0 for the `model_type` it
-stands under. Nothing else is filled in, and a layout lists what was in `assumptions`.
+Every value here comes from the `configuration_*.py` or `modeling_*.py` of transformers 5.24.0 for its `model_type`.
+Nothing else is filled in, and a layout lists in `assumptions` what was.
 """
 
 from __future__ import annotations
@@ -69,20 +69,20 @@ STATEFUL: Final = (
     | {"bamba", "granitemoehybrid", "jamba", "kimi_linear", "lfm2", "lfm2_moe", "minimax", "nemotron_h", "olmo_hybrid"}
     | {"qwen3_5_moe_text", "qwen3_5_text", "qwen3_next", "recurrent_gemma", "rwkv", "xlstm", "zamba", "zamba2"}
 )
-"""Classes with a state in some layers: without a list of them a file of these is not read as attention only."""
+"""Classes with a state in some layers: a file without a list of those layers is not read as attention only."""
 
 STATE_KEY_PREFIXES: Final = ("linear_", "mamba_", "ssm_", "state_size", "conv_L_cache", "time_step_")
-"""Keys that begin so describe a state, also in classes not known here."""
+"""Keys with these prefixes describe a state, also in unknown classes."""
 
 ATTENTION_WIDTH_FACTOR: Final = {"zamba": 2, "zamba2": 2}
-"""Attention reads the layer's input and the embedding side by side, so its heads are this many times as wide."""
+"""Attention reads the layer's input beside the embedding, so its heads are this many times as wide."""
 
 UNTIED: Final = frozenset({"llama4", "llama4_text"})
 TIED: Final = frozenset({"gemma3n", "gemma3n_text", "zamba2"})
 """What `tie_word_embeddings` is where a file leaves it out."""
 
 OUTPUT_GATE: Final = frozenset({"qwen3_next"})
-"""Attention has a gate as wide as its queries though no key says so."""
+"""Classes whose attention has a gate as wide as its queries, which no key says."""
 
 PLAIN_FEED_FORWARD: Final = frozenset({"gpt2", "gpt_neox", "nemotron_h", "opt", "phi", "starcoder2"})
 """Feed-forward parts of two matrices (up, down); all others have three (gate, up, down)."""
@@ -97,4 +97,4 @@ UNREADABLE: Final = {
     "lru_width": "a linear recurrent unit keeps a state of its own form",
     "per_layer_config": "each layer has its own shape",
 }
-"""Keys of caches that are not described here yet, and why that matters."""
+"""Keys of caches that are not supported yet, and what these caches keep."""

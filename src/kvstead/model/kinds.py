@@ -1,7 +1,6 @@
-"""What a layer of a model keeps: entries per token, state per sequence, or nothing of its own.
+"""What a layer of a model caches: entries per token, a state per sequence, or nothing of its own.
 
-Plain frozen data. Every figure is for one tensor-parallel rank and a Python int, so that no product of large sizes
-can overflow.
+Every figure is for one tensor-parallel rank, and a Python int, so that no product can overflow.
 """
 
 from __future__ import annotations
@@ -14,7 +13,7 @@ from kvstead.errors import LayoutError
 from kvstead.model.window import Window
 
 PACKED_LATENT = "fp8_ds_mla"
-"""Pseudo dtype of a latent entry: fp8 latent, a float32 scale per 128 of it, bfloat16 rope part: 656 B for 512 + 64."""
+"""Pseudo dtype of a latent entry: fp8 latent, one float32 scale per 128 elements, bfloat16 rope: 656 B for 512 + 64."""
 
 _DTYPE_BYTES = {
     "float64": 8,
@@ -46,9 +45,9 @@ BOUNDED = (CacheKind.WINDOW, CacheKind.CHUNK)
 
 
 def dtype_bytes(dtype: str) -> int:
-    """Bytes of one element. Raises `LayoutError` for a name that is no dtype of a cache."""
+    """Bytes of one element. Raises `LayoutError` for a dtype that caches do not have."""
     if dtype not in _DTYPE_BYTES:
-        raise LayoutError(f"{dtype!r} is no dtype of a cache. Use one of {', '.join(_DTYPE_BYTES)}.")
+        raise LayoutError(f"{dtype!r} is not a cache dtype. Use one of {', '.join(_DTYPE_BYTES)}.")
     return _DTYPE_BYTES[dtype]
 
 
@@ -56,9 +55,9 @@ def dtype_bytes(dtype: str) -> int:
 class TokenCache:
     """What one layer keeps per token on this rank.
 
-    `num_heads` heads of `key_dim` and `value_dim` elements. A latent entry has one head, all of its `key_dim` elements
-    (latent and rope part) count as key, and `value_dim` is 0. `span` is the window or chunk in tokens, None without a
-    bound. `index_bytes` is the key of a sparse-attention indexer that lies beside the entry.
+    `num_heads` heads of `key_dim` and `value_dim` elements. A latent entry has one head; its latent and rope part
+    count as key, and `value_dim` is 0. `span` is the window or chunk in tokens, None without a bound. `index_bytes` is
+    the key of a sparse-attention indexer beside the entry.
     """
 
     kind: CacheKind
@@ -77,10 +76,10 @@ class TokenCache:
         return self.key_bytes + self.value_bytes + self.index_bytes
 
     def live_tokens(self, num_tokens: int) -> int:
-        """How many of a sequence's first `num_tokens` tokens are still held.
+        """How many tokens of a sequence of `num_tokens` are still held.
 
-        A window holds the last `span`. Chunks are dropped whole when the next one begins, so the chunk of the last
-        token counts: 8,192 tokens of a chunk of 8,192 hold all, 8,193 hold one.
+        A window holds the last `span` tokens. A chunk is dropped whole when the next one begins: of chunks of 8,192, a
+        sequence of 8,192 tokens holds all, one of 8,193 holds one.
         """
         if self.span is None:
             return num_tokens
@@ -89,7 +88,7 @@ class TokenCache:
 
 @dataclass(frozen=True, slots=True)
 class StatePart:
-    """One tensor of a layer's recurrent state, per sequence and on this rank."""
+    """One tensor of a layer's recurrent state, for one sequence and on this rank."""
 
     name: str
     shape: tuple[int, ...]
@@ -104,9 +103,9 @@ class StatePart:
 class LayerCache:
     """What layer `index` keeps.
 
-    `tokens` is None for a layer that owns no entries per token; `state` is empty for a layer without state. A layer
-    that attends to the entries of another has `shared_kind` set, and in `shared_with` that layer's index, or None when
-    the owner is in another model (a draft model that reads its target's cache).
+    `tokens` is None for a layer that owns no entries per token; `state` is empty for a layer without a state. A layer
+    that reads the entries of another has `shared_kind` set and that layer's index in `shared_with`, or None when the
+    owner is in another model (a draft model that reads its target's cache).
     """
 
     index: int
@@ -117,16 +116,16 @@ class LayerCache:
 
     @property
     def kinds(self) -> tuple[CacheKind, ...]:
-        """The kinds this layer owns, none, one or two of them."""
+        """The kinds that this layer owns: none, one or two."""
         tokens = () if self.tokens is None else (self.tokens.kind,)
         return (*tokens, CacheKind.STATE) if self.state else tokens
 
     @property
     def token_bytes(self) -> int:
-        """Bytes per token that this layer owns."""
+        """Bytes per token that this layer owns; 0 where it shares another's entries."""
         return 0 if self.tokens is None else self.tokens.token_bytes
 
     @property
     def state_bytes(self) -> int:
-        """Bytes of state per sequence."""
+        """Bytes of this layer's state per sequence."""
         return sum(part.num_bytes for part in self.state)

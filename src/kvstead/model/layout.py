@@ -1,11 +1,11 @@
-"""`ModelLayout`: what a model keeps, layer by layer, and what that costs in bytes.
+"""`ModelLayout`: what a model caches, layer by layer, and what that costs in bytes.
 
 What a sequence of n tokens holds, per layer:
 
     full, latent   n entries
     window         min(n, window) entries
     chunk          as many entries as tokens in the chunk of the last token
-    state          one slot, whatever n
+    state          one slot for any n
 """
 
 from __future__ import annotations
@@ -13,25 +13,24 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass, field
 from functools import cached_property
-from pathlib import Path
 from typing import Literal, Self, Unpack
 
 from kvstead.errors import InvalidSize, LayoutError, MisalignedSize
-from kvstead.model.catalog import preset_config, preset_names, unknown_model
-from kvstead.model.fields import ConfigSource, Fields, load_config
+from kvstead.model.catalog import find_config, preset_config
+from kvstead.model.config_fields import ConfigSource, Fields, load_config
 from kvstead.model.kinds import BOUNDED, WHOLE_SEQUENCE, CacheKind, LayerCache
-from kvstead.model.options import ConvColumns, LayoutKeywords, LayoutOptions
-from kvstead.model.reader import read_layers
+from kvstead.model.layer_reader import read_layers
+from kvstead.model.layout_options import ConvColumns, LayoutKeywords, LayoutOptions
 from kvstead.model.window import Window
 
 
-@dataclass(frozen=True)  # no slots: the sums below are asked for at every step, and are kept once computed
+@dataclass(frozen=True)  # no slots: the sums below are needed at every step, so they are cached
 class ModelLayout:
     """The caches of one model on one tensor-parallel rank.
 
-    `layers` has one entry per layer, also for those that keep nothing. `options` says how entries are stored.
-    `assumptions` lists what was filled in rather than read from the configuration, with its source. Bytes are exact
-    Python ints.
+    `layers` has one entry per layer, also for layers that keep nothing. `options` says how entries are stored.
+    `assumptions` lists what was filled in rather than read from the configuration, with its source. Bytes are Python
+    ints, which are exact.
     """
 
     name: str
@@ -53,14 +52,15 @@ class ModelLayout:
     ) -> Self:
         """Read the layout from a Hugging Face configuration.
 
-        config: a mapping, the path of a `config.json` or of a directory with one. A nested `text_config` counts.
+        config: a mapping, the path of a `config.json`, or of a directory with one. A nested `text_config` is read.
         cache_dtype: of keys, values and latents; "fp8_ds_mla" packs latents (656 bytes for 512 + 64).
         state_dtype, conv_dtype: of the recurrent part of a state and of its convolution history.
-        conv_columns: how much history is kept: the kernel less one (enough) or all of it (as transformers does).
-        tensor_parallel: ranks; the layout is that of one. Heads split; where they are fewer each rank has a copy.
+        conv_columns: columns of history: the kernel less one (enough), or the whole kernel (as in transformers).
+        tensor_parallel: number of ranks; the layout is that of one. Ranks divide the heads, or copy them if there are
+            fewer heads than ranks.
 
-        Raises `LayoutError` when a key is missing (naming it and those looked for), has no sense, or when the degree
-        does not divide; `InvalidSize` for a degree below 1.
+        Raises `LayoutError` for a key that is missing (naming it and its aliases) or invalid, and for a number of ranks
+        that does not divide the heads; `InvalidSize` for fewer ranks than 1.
         """
         options = LayoutOptions(cache_dtype, state_dtype, conv_dtype, conv_columns, tensor_parallel)
         values, found_name = load_config(config)
@@ -76,20 +76,20 @@ class ModelLayout:
 
     @cached_property
     def kinds(self) -> tuple[CacheKind, ...]:
-        """The kinds of cache that some layer owns, in the order of `CacheKind`."""
+        """The kinds of cache that the layers own, in the order of `CacheKind`."""
         present = {kind for layer in self.layers for kind in layer.kinds}
         return tuple(kind for kind in CacheKind if kind in present)
 
     @cached_property
     def is_manageable(self) -> bool:
-        """Whether a manager can hold what the model caches: entries per token, and states beside whole sequences."""
+        """Whether a manager can hold it: entries per token, and states only beside whole sequences."""
         kinds = set(self.kinds)
         if not kinds or CacheKind.CROSS in kinds:
             return False
         return CacheKind.STATE not in kinds or not kinds.isdisjoint(WHOLE_SEQUENCE)
 
     def bytes_per_token(self, kind: CacheKind) -> int:
-        """Bytes of one token in all layers of `kind`; 0 for STATE, whose size does not depend on tokens."""
+        """Bytes of one token in all layers of `kind`; 0 for STATE, which has no bytes per token."""
         return sum(layer.token_bytes for layer in self.layers if layer.tokens is not None and layer.tokens.kind is kind)
 
     @cached_property
@@ -109,23 +109,24 @@ class ModelLayout:
 
     @property
     def window_kind(self) -> Literal["sliding", "chunked"] | None:
-        """What `window` is the size of."""
+        """Whether `window` is a sliding window or a chunk; None where no layer has one."""
         if CacheKind.WINDOW in self.kinds:
             return "sliding"
         return "chunked" if CacheKind.CHUNK in self.kinds else None
 
     @cached_property
     def window_rule(self) -> Window | None:
-        """The one bound of all layers that keep a window or a chunk, None when no layer does.
+        """The bound that all layers with a window or a chunk share, None when no layer has one.
 
-        Raises `LayoutError` when they differ in kind or size, as no bundled model does: one window side cannot serve
-        both.
+        Raises `LayoutError` when they differ in kind or size (in no bundled model): one window side cannot serve both.
         """
         entries = [layer.tokens for layer in self.layers if layer.tokens and layer.tokens.kind in BOUNDED]
         found = sorted({(entry.kind, entry.span or 0) for entry in entries})
         if len(found) > 1:
             bounds = " and ".join(f"a {kind} of {span:,}" for kind, span in found)
-            raise LayoutError(f"{self.name} has layers with {bounds}. Size and manage each kind as a model of its own.")
+            raise LayoutError(
+                f"{self.name} has layers with {bounds}. Manage the layers of each as a model of their own."
+            )
         return Window(found[0][1], found[0][0] is CacheKind.CHUNK) if found else None
 
     @cached_property
@@ -134,37 +135,37 @@ class ModelLayout:
         return sum(layer.state_bytes for layer in self.layers)
 
     def sequence_bytes(self, num_tokens: int) -> int:
-        """Bytes that one sequence of `num_tokens` tokens holds, its state slot included; no page is rounded up.
+        """Bytes that one sequence of `num_tokens` tokens holds, with its state slot, and without rounding up to pages.
 
         Raises `InvalidSize` for a negative length.
         """
         if num_tokens < 0:
-            raise InvalidSize(f"a sequence of {num_tokens} tokens is asked for. Use a length of 0 or more.")
+            raise InvalidSize(f"num_tokens is {num_tokens}. Use 0 or more.")
         entries = (layer.tokens for layer in self.layers if layer.tokens is not None)
         return self.state_bytes + sum(entry.token_bytes * entry.live_tokens(num_tokens) for entry in entries)
 
     def slots_for(self, num_bytes: int, page_size: int) -> int:
-        """How many slots of one pool fit `num_bytes`, in whole pages, beside the padding page; 0 when none does.
+        """Slots, in whole pages, that fit into `num_bytes` beside the padding page; 0 when no page fits.
 
-        For layouts with one pool: every layer keeps whole sequences, or every layer a window. Raises `LayoutError` for
-        others, `InvalidSize` for a negative size or a page size below 1.
+        For layouts of one pool: all layers keep whole sequences, or all keep a window. Raises `LayoutError` for others,
+        `InvalidSize` for a negative size or a page size below 1.
         """
         page_bytes = self._page_bytes(page_size)
         if num_bytes < 0:
-            raise InvalidSize(f"{num_bytes} bytes are given. Use 0 or more.")
+            raise InvalidSize(f"num_bytes is {num_bytes}. Use 0 or more.")
         return max(0, num_bytes // page_bytes - 1) * page_size
 
     def bytes_for(self, slots: int, page_size: int) -> int:
         """Bytes of a pool of `slots` slots and its padding page: the least for which `slots_for` gives `slots`.
 
-        Raises as `slots_for` does, and `MisalignedSize` when `slots` are no whole pages.
+        Raises as `slots_for` does, and `MisalignedSize` when `slots` are not whole pages.
         """
         page_bytes = self._page_bytes(page_size)
         if slots < 0:
-            raise InvalidSize(f"{slots} slots are asked for. Use 0 or more.")
+            raise InvalidSize(f"slots is {slots}. Use 0 or more.")
         if slots % page_size:
             raise MisalignedSize(
-                f"{slots} slots are no multiple of the page size {page_size}. Round them to whole pages."
+                f"{slots} slots are not a multiple of the page size {page_size}. Round them to whole pages."
             )
         return (slots // page_size + 1) * page_bytes
 
@@ -175,19 +176,15 @@ class ModelLayout:
         if len(pools) != 1 or self.state_bytes:
             raise LayoutError(
                 f"{self.name} keeps {' and '.join(self.kinds) or 'nothing'}, which is not one pool of slots. "
-                "Size the pool of each kind by its own bytes per token or slot."
+                "Divide the bytes among its pools by `split_memory`."
             )
         return pools[0] * page_size
 
 
 def load_layout(name_or_path: str | os.PathLike[str], **keywords: Unpack[LayoutKeywords]) -> ModelLayout:
-    """The layout of a bundled model, or of a `config.json` or a directory that holds one.
+    """The layout of a bundled model, a `config.json` or its directory.
 
-    Keywords as in `ModelLayout.from_config`. Raises `LayoutError`, with the names that come close, for anything else.
+    Keywords as in `ModelLayout.from_config`. Raises `LayoutError`, with close names, for anything else.
     """
-    text = os.fspath(name_or_path)
-    if text in preset_names():
-        return ModelLayout.preset(text, **keywords)
-    if not Path(text).exists():
-        raise unknown_model(text)
-    return ModelLayout.from_config(text, **keywords)
+    config, name = find_config(name_or_path)
+    return ModelLayout.from_config(config, name=name, **keywords)

@@ -1,11 +1,11 @@
-"""The sizes of Mamba layers, which every group of models spells in its own way."""
+"""The sizes of Mamba layers, whose keys differ from one group of models to the next."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
 from kvstead.errors import LayoutError
-from kvstead.model.fields import Fields
+from kvstead.model.config_fields import Fields
 
 
 def mamba1_width(fields: Fields) -> int:
@@ -22,10 +22,9 @@ def mamba1_rank(fields: Fields) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Mamba2Names:
-    """How one group of models spells the sizes of Mamba-2; `marker` is the key it is recognised by.
+    """The keys of the sizes of Mamba-2 in one group of models, which has the key `marker`.
 
-    `width` holds the keys of the inner width where it must equal heads times head size: given outright, or as a
-    multiple of the hidden size.
+    width, expand: keys of the inner width, and of that by the hidden size, where it must be heads times head size.
     """
 
     marker: str
@@ -49,7 +48,7 @@ _MAMBA2_NAMES = (
         width=("mamba_d_ssm",),
         expand=("mamba_expand",),
     ),
-    Mamba2Names(  # Nemotron-H, whose inner width is heads times head size whatever its `expand` says
+    Mamba2Names(  # Nemotron-H, whose inner width is heads times head size, even where its `expand` differs
         "mamba_num_heads",
         ("mamba_num_heads",),
         ("mamba_head_dim",),
@@ -100,9 +99,9 @@ class Mamba2Sizes:
 
 
 def mamba2_sizes(fields: Fields) -> Mamba2Sizes:
-    """Sizes of Mamba-2. Raises `LayoutError` for a missing one, or when the width contradicts the heads."""
+    """Sizes of Mamba-2. Raises `LayoutError` for a missing size, or when the width contradicts the heads."""
     names = next((names for names in _MAMBA2_NAMES if fields.has(names.marker)), None)
-    assert names is not None, "only asked for when the family is Mamba-2, which has one of the markers"
+    assert names is not None, "a configuration of Mamba-2 has one of the markers"
     width = _mamba2_width(fields, names)
     head_dim = None if fields.get(*names.head_dim) == "auto" else fields.number(*names.head_dim)
     heads = fields.number(*names.heads)
@@ -114,7 +113,7 @@ def mamba2_sizes(fields: Fields) -> Mamba2Sizes:
         raise fields.missing(*(names.head_dim if heads else names.heads))
     if width is not None and heads * head_dim != width:
         raise LayoutError(
-            f"{fields.name}: {heads} Mamba heads of {head_dim} are not {width} wide, which is what "
+            f"{fields.name}: {heads} Mamba heads of {head_dim} are not {width} wide, as "
             f"{', '.join((*names.width, *names.expand))} say. Correct one of them."
         )
     return Mamba2Sizes(

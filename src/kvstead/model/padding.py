@@ -1,11 +1,11 @@
-"""What it costs to give pages of all kinds one size, as managers with one pool of equal blocks do.
+"""The cost of one page size for all kinds, as in managers with one pool of equal blocks.
 
-gemma-3-27b: 10 full layers and 52 with a window. Ten layers' pages are a block; a page of a kind takes whole blocks.
+gemma-3-27b: 10 full layers and 52 with a window. The pages of ten layers are a block; every page takes whole blocks.
 
     full page     | full.0-9   |
     window page   | win.0-9    | win.10-19  | win.20-29  | win.30-39  | win.40-49  | win.50-51, 8 unused |
 
-qwen3-next-80b-a3b: 12 full layers and 36 with a state, which no page of 16 tokens holds. The page grows until it does.
+qwen3-next-80b-a3b: 12 full layers and 36 with a state, too large for a page of 16 tokens. The page grows to hold it.
 
     full page     | 1,056 tokens of full.0-11   |
     a state       | state.0-11                . | state.12-23               . | state.24-35               . |
@@ -24,9 +24,9 @@ _NEARLY_AS_MANY = 1.25  # a kind with so many times the fewest layers, or more, 
 
 @dataclass(frozen=True, slots=True)
 class PaddedPages:
-    """Pages of equal blocks. page_size: tokens of a page, maybe more than asked for. block_bytes: of one block.
+    """Pages of equal blocks. page_size: tokens of a page, perhaps more than asked for. block_bytes: bytes of a block.
 
-    blocks: how many a page of "full", of "window" and a "state" takes, for the kinds that the layout has.
+    blocks: how many blocks a "full" page, a "window" page and a "state" take, for the kinds that the layout has.
     """
 
     page_size: int
@@ -35,19 +35,18 @@ class PaddedPages:
 
 
 def padded_pages(layout: ModelLayout, page_size: int) -> PaddedPages:
-    """What a page of each kind takes where one pool of equal blocks serves all of them.
+    """What a page of each kind takes where one pool of equal blocks serves all kinds.
 
-    A layer's page has as many bytes as `page_size` of the largest entries. Where a layer's state is larger, the page
-    grows by whole multiples of `page_size` until that fits; whatever is smaller is padded. Layers form groups of as
-    many as the kind with the fewest has, or as the kind with the most where that is less than 1.25 times the fewest,
-    and a block is a page of each layer of a group; a kind's last group may have room for layers that it lacks. A layer
-    with entries and a state counts for both kinds, one that owns nothing or shares another's entries for none.
+    A layer's page has the bytes of `page_size` of the largest entries. Where a layer's state is larger, the page grows
+    by whole multiples of `page_size` until the state fits; anything smaller is padded. Layers form groups as large as
+    the kind with the fewest layers, or as the kind with the most where that has less than 1.25 times as many. A block
+    is one page of each layer of a group; a kind's last group may be incomplete. A layer with entries and a state counts
+    for both kinds, one that owns nothing or shares another's entries for none.
 
     This is vLLM's hybrid KV cache manager, https://docs.vllm.ai/en/latest/design/hybrid_kv_cache_manager/, in bytes.
-    Not modelled: that it gives layers with smaller entries longer pages instead of padding where sizes divide (here
-    they are padded, which costs more for gemma-4-31b and mimo-v2-flash), that it refuses attention layers whose sizes
-    do not divide, that layers of one kind and different sizes are kinds of their own, the page sizes that an attention
-    kernel asks for, and ranks of a pipeline.
+    Not modelled: vLLM gives layers with smaller entries longer pages instead of padding where sizes divide (padding
+    costs more for gemma-4-31b and mimo-v2-flash), refuses attention layers whose sizes do not divide, treats layers of
+    one kind and different sizes as separate kinds, and knows page sizes of attention kernels and pipeline ranks.
 
     Raises `InvalidSize` for a page size below 1, `LayoutError` for a layout that keeps nothing.
     """
@@ -55,7 +54,7 @@ def padded_pages(layout: ModelLayout, page_size: int) -> PaddedPages:
         raise InvalidSize(f"the page size is {page_size}. It must be at least 1.")
     layers = _num_layers(layout)
     if not layers:
-        raise LayoutError(f"{layout.name} keeps no entries and no states, so there are no pages. Choose another model.")
+        raise LayoutError(f"{layout.name} has no entries and no states, and so no pages. Choose another model.")
     entry = max(layer.token_bytes for layer in layout.layers)
     state = max(layer.state_bytes for layer in layout.layers)
     grown = page_size * max(1, -(-state // (entry * page_size))) if entry else page_size
@@ -80,7 +79,7 @@ def _num_layers(layout: ModelLayout) -> dict[str, int]:
 class EqualPage:
     """One page size for token entries and states: `num_tokens` entries of a layer in `num_bytes`.
 
-    A state, which is smaller or as large, leaves `padding_bytes` of such a page unused.
+    A state leaves `padding_bytes` of such a page unused.
     """
 
     num_tokens: int
@@ -91,8 +90,8 @@ class EqualPage:
 def equal_page(layout: ModelLayout) -> EqualPage:
     """The smallest page of token entries of one layer that a layer's state fits into.
 
-    This is what it costs to give both kinds pages of equal bytes: a prompt of a few tokens still takes `num_tokens`
-    entries in each such layer. Raises `LayoutError` for a layout without both, or whose layers differ in size.
+    This is the cost of equal pages: a prompt of a few tokens still takes `num_tokens` entries in each such layer.
+    Raises `LayoutError` for a layout without both, or whose layers differ in size.
     """
     entries = {layer.token_bytes for layer in layout.layers if layer.tokens is not None}
     states = {layer.state_bytes for layer in layout.layers if layer.state}

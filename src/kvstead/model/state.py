@@ -1,10 +1,10 @@
 """The recurrent state of one layer: which tensors, of what shape, per sequence and rank.
 
-Every state has a history of convolution inputs, `columns` wide, in
-`conv_dtype`; all but the short convolution have a recurrent part as well, in `state_dtype`.
+Every state has a history of convolution inputs in `conv_dtype`; all but the short convolution also have a recurrent
+part in `state_dtype`.
 
-Shapes are those of transformers 5.24.0 (`modeling_*.py`). A tensor-parallel rank holds an equal share of the heads;
-groups of Mamba-2 that are fewer than the ranks are replicated, as key and value heads are.
+Shapes are those of transformers 5.24.0 (`modeling_*.py`). Tensor-parallel ranks hold equal shares of the heads. Where
+Mamba-2 has fewer groups than there are ranks, groups are replicated, as key and value heads are.
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from kvstead.errors import LayoutError
-from kvstead.model.fields import Fields
+from kvstead.model.config_fields import Fields
 from kvstead.model.kinds import StatePart
 from kvstead.model.mamba import mamba1_width, mamba2_sizes
 
 
 @dataclass(frozen=True, slots=True)
 class StateOptions:
-    """How states are stored: dtypes, columns of convolution history less than the kernel's, ranks."""
+    """How states are stored. dropped_columns: columns of history that are not kept, of the kernel's."""
 
     state_dtype: str
     conv_dtype: str
@@ -29,16 +29,16 @@ class StateOptions:
     tensor_parallel: int
 
     def conv(self, name: str, channels: int, kernel: int) -> StatePart:
-        """The history of `channels` convolution inputs."""
+        """The part that holds the history of `channels` convolution inputs."""
         return StatePart(name, (channels, kernel - self.dropped_columns), self.conv_dtype)
 
     def recurrent(self, *shape: int) -> StatePart:
-        """The recurrent part."""
+        """The recurrent part, of a shape."""
         return StatePart("recurrent", shape, self.state_dtype)
 
 
 class StateFamily(StrEnum):
-    """The forms of state that are described."""
+    """The forms of state whose size is known."""
 
     GATED_DELTA_NET = "gated delta net"  # Qwen3-Next, Qwen3.5
     KIMI_DELTA_ATTENTION = "Kimi delta attention"  # Kimi Linear
@@ -58,14 +58,14 @@ _MARKERS = (
     (("state_size", "num_heads"), StateFamily.MAMBA2),
     (("state_size", "time_step_rank"), StateFamily.MAMBA1),
 )
-"""Keys that a configuration has, all of them, only when its state is of the family; the first match decides.
+"""A configuration with all of the keys has a state of the family; the first match decides.
 
-`time_step_rank` is no sign of Mamba-1 by itself: files of Mamba-2 carry it on.
+`time_step_rank` alone does not mean Mamba-1: files of Mamba-2 have it too.
 """
 
 
 def split(fields: Fields, what: str, count: int, ranks: int) -> int:
-    """The share of one rank in `count` heads or channels. Raises `LayoutError` when they do not divide."""
+    """One rank's share of `count` heads or channels. Raises `LayoutError` when they do not divide."""
     if count % ranks:
         raise LayoutError(
             f"{fields.name}: {count} {what} do not divide among {ranks} tensor-parallel ranks. "
@@ -75,7 +75,7 @@ def split(fields: Fields, what: str, count: int, ranks: int) -> int:
 
 
 def split_or_replicate(fields: Fields, what: str, count: int, ranks: int) -> int:
-    """As `split`, but ranks beyond `count` hold copies: one head or group each. Raises `LayoutError` if uneven."""
+    """As `split`, but more ranks than `count` hold copies of one head or group. Raises `LayoutError` if uneven."""
     if count >= ranks:
         return split(fields, what, count, ranks)
     if ranks % count:
@@ -87,24 +87,24 @@ def split_or_replicate(fields: Fields, what: str, count: int, ranks: int) -> int
 
 
 def state_family(fields: Fields) -> StateFamily | None:
-    """The family of a configuration's state layers, None when it has no key of any."""
+    """The family of a configuration's state layers, None when it has the keys of no family."""
     return next((family for keys, family in _MARKERS if all(map(fields.has, keys))), None)
 
 
 def require_family(fields: Fields) -> StateFamily:
-    """As `state_family`. Raises `LayoutError` where there is none, with the keys looked for."""
+    """As `state_family`, but raises `LayoutError` where there is none, with the keys looked for."""
     family = state_family(fields)
     if family is None:
         looked = ", ".join(" with ".join(map(repr, keys)) for keys, _ in _MARKERS)
         raise LayoutError(
-            f"{fields.subject} has layers with a state of no known formula; looked for {looked}. "
-            "Add the keys of its family."
+            f"{fields.subject} has layers with a state of an unknown family; looked for {looked}. Add the keys of its "
+            "family."
         )
     return family
 
 
 def read_state(fields: Fields, options: StateOptions) -> tuple[StatePart, ...]:
-    """The state of one layer. Raises `LayoutError` for a family without a known formula, or a missing size."""
+    """The state of one layer. Raises `LayoutError` for an unknown family or a missing size."""
     return _PARTS[require_family(fields)](fields, options)
 
 

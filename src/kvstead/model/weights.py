@@ -1,4 +1,4 @@
-"""Numbers of parameters, all of them and those that one token passes through."""
+"""Numbers of parameters: in total, and those that one token passes through."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ class Weights:
 
     @staticmethod
     def dense(count: int) -> Weights:
-        """Parameters that every token passes through."""
+        """`count` parameters, all of which every token passes through."""
         return Weights(count, count)
 
     def __add__(self, other: Weights) -> Weights:

@@ -1,4 +1,4 @@
-"""Keys and values that lie in an arena, beside the pools of other kinds."""
+"""Keys and values in an arena, beside the pools of other kinds."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from kvstead.pools.kv_pool import TokenTensors
 
 
 class ArenaKVPool(TokenTensors):
-    """The interface of a `KVPool` over the pool `spec` of an arena: every tensor is a view of the arena's bytes.
+    """A `KVPool` over the pool `spec` of an arena: every tensor is a view of the arena's bytes.
 
-    Rows are physical slots (the allocator's `physical_slots`), from byte 0 of the arena to its end, `entry_bytes`
-    apart, so the pages of this pool that hold nothing are other pools' bytes: write and read live slots only. When the
-    chain moves pages the views stay as they are. `num_slots` are those above the sink: what the pool could hold if it
-    had the arena for itself; `num_bytes` are those of all its rows. Before a `move` or `write` of one's own the stream
-    has to be in order with the last forward pass (`PoolChain.order`).
+    Rows are physical slots (the allocator's `physical_slots`), `entry_bytes` apart, from byte 0 of the arena to its
+    end. Rows that hold nothing of this pool are other pools' bytes, so read and write live slots only. The views stay
+    valid when the chain moves pages. `num_slots` counts the slots above the sink: what the pool could hold if it had
+    the arena to itself; `num_bytes` counts all rows. Before you call `move` or `write`, order the stream after the last
+    forward pass (`PoolChain.order`).
 
-    spec: of `token_spec` from the same layout and kinds, registered with the arena. Raises `LayoutError` for another,
-    or for an arena without storage.
+    spec: from `token_spec` for the same layout and kinds, registered with the arena. Raises `LayoutError` for any other
+    spec, or for an arena without storage.
     """
 
     def __init__(

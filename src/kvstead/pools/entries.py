@@ -1,12 +1,12 @@
-"""What one entry of a pool is made of, and every part of it as a tensor over all slots.
+"""The parts of one entry of a pool, and each part as a tensor over all slots.
 
     slot s   byte  s * entry_bytes                                                        (s + 1) * entry_bytes
                    | key 0   | value 0   | key 1   | value 1   | ...    | index 0 | index 1 | key 0  ...
                      key[0]    value[0]    key[1]    value[1]             index[0]
                      [s]       [s]         [s]       [s]                  [s]
 
-An entry is one token, or one sequence's state, over all layers. Parts of large elements come first, else they keep the
-order of the layers; so each begins at a multiple of its elements' size, given that entries do.
+An entry is one token, or one sequence's state, over all layers. Parts with the largest elements come first, otherwise
+in the order of the layers. So each part is aligned to its element size if the entry is.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ Parts: TypeAlias = Mapping[tuple[int, str], torch.Tensor]
 
 @dataclass(frozen=True, slots=True)
 class EntryPart:
-    """What `layer` keeps in an entry under `name`: `shape` elements of `dtype`."""
+    """What `layer` keeps in an entry under `name`: a tensor of `shape` and `dtype`."""
 
     layer: int
     name: str
@@ -38,15 +38,15 @@ class EntryPart:
 
     @property
     def num_bytes(self) -> int:
-        """Bytes in one entry."""
+        """Bytes of this part in one entry."""
         return prod(self.shape) * self.dtype.itemsize
 
 
 def token_parts(layout: ModelLayout, kinds: Collection[CacheKind]) -> list[EntryPart]:
     """The keys, values and indexer keys ("key", "value", "index") of the layers that own entries of `kinds`.
 
-    Each is [heads, dim] in the cache dtype; a packed dtype that torch does not know, and an indexer's keys, are bytes,
-    [1, bytes].
+    Each is [heads, dim] in the cache dtype. A packed dtype that torch does not know, and an indexer's keys, are bytes:
+    uint8[1, bytes].
     """
     parts = []
     for at, layer in enumerate(layout.layers):
@@ -61,7 +61,7 @@ def token_parts(layout: ModelLayout, kinds: Collection[CacheKind]) -> list[Entry
 
 
 def state_parts(layout: ModelLayout) -> list[EntryPart]:
-    """The tensors of every layer's state, under their own names."""
+    """The tensors of every layer's state, under the names that the layout gives them."""
     return _in_order(
         EntryPart(at, part.name, part.shape, getattr(torch, part.dtype))
         for at, layer in enumerate(layout.layers)
@@ -78,19 +78,19 @@ def token_spec(
     place: Place = Place.LOW,
     zero_on_take: bool = False,
 ) -> EntrySpec:
-    """An arena pool of tokens: an entry is one token over all layers that own entries of `kinds`.
+    """The spec of an arena pool of tokens: an entry is one token over all layers that own entries of `kinds`.
 
-    Its bytes are the layout's bytes per token of those kinds. Raises `LayoutError` when no layer owns any, or when
-    entries of that size would put some part off the multiples of its element's size, and as `EntrySpec` does.
+    `entry_bytes` is the layout's bytes per token of those kinds. Raises `LayoutError` when no layer owns any or when
+    entries of that size would misalign a part, and as `EntrySpec` does.
     """
     num_bytes, align = _size(token_parts(layout, kinds), name)
     return EntrySpec(name, num_bytes, page_size, place, zero_on_take, align)
 
 
 def state_spec(layout: ModelLayout, *, name: str = "state", place: Place = Place.LOW) -> EntrySpec:
-    """An arena pool of states: an entry, and a page, is the state of one sequence over all layers.
+    """The spec of an arena pool of states: an entry, and a page, is the state of one sequence over all layers.
 
-    Its bytes are the layout's `state_bytes`. Raises `LayoutError` as `token_spec` does.
+    `entry_bytes` is the layout's `state_bytes`. Raises `LayoutError` as `token_spec` does.
     """
     num_bytes, align = _size(state_parts(layout), name)
     return EntrySpec(name, num_bytes, place=place, align=align)
@@ -99,19 +99,19 @@ def state_spec(layout: ModelLayout, *, name: str = "state", place: Place = Place
 def entry_views(arena: ByteArena, spec: EntrySpec, parts: Sequence[EntryPart]) -> Parts:
     """Each part at every slot of the pool's grid, [slots, *shape]: views of the arena's bytes from byte 0 on.
 
-    The views stay true when pages move: a row is a physical slot. Raises `LayoutError` for an arena without storage or
-    without this pool, and for a pool of entries of another size than the parts have together.
+    A row is a physical slot, so the views stay valid when pages move. Raises `LayoutError` for an arena without storage
+    or without this pool, and when the parts do not add up to the pool's entry size.
     """
     if spec not in arena.specs:
         raise LayoutError(
-            f"the arena has no pool {spec.name!r} of {spec.entry_bytes} bytes an entry. Register it first, as a "
-            "`PoolChain` does with its specs."
+            f"the arena has no pool {spec.name!r} with entries of {spec.entry_bytes} bytes. Register it first; a "
+            "`PoolChain` does that with its specs."
         )
     num_bytes, _ = _size(parts, spec.name)
     if num_bytes != spec.entry_bytes:
         raise LayoutError(
             f"entries of pool {spec.name!r} have {spec.entry_bytes} bytes, those of the layout {num_bytes}. Make the "
-            "spec by `token_spec` or `state_spec` from the same layout."
+            "spec from the same layout by `token_spec` or `state_spec`."
         )
     slots = arena.pages(spec).view(-1, spec.entry_bytes)
     views = {}
@@ -135,14 +135,14 @@ def _in_order(parts: Iterable[EntryPart]) -> list[EntryPart]:
 
 
 def _size(parts: Sequence[EntryPart], name: str) -> tuple[int, int]:
-    """Bytes of an entry, and the size of its largest elements, which they have to be a multiple of."""
+    """Bytes of an entry, and the size of its largest elements, which must divide them."""
     if not parts:
-        raise LayoutError(f"no layer keeps anything for pool {name!r}. Leave the pool out.")
+        raise LayoutError(f"no layer has entries for pool {name!r}. Leave the pool out.")
     num_bytes = sum(part.num_bytes for part in parts)
     largest = parts[0].dtype
     if num_bytes % largest.itemsize:
         raise LayoutError(
-            f"entries of pool {name!r} have {num_bytes} bytes, which is no multiple of the {largest.itemsize} of a "
-            f"{largest}. Keep all their parts in dtypes of one size (cache_dtype, state_dtype, conv_dtype)."
+            f"entries of pool {name!r} have {num_bytes} bytes, not a multiple of the {largest.itemsize} bytes of a "
+            f"{largest}. Use dtypes of one size for all parts (cache_dtype, state_dtype, conv_dtype)."
         )
     return num_bytes, largest.itemsize

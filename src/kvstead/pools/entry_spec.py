@@ -1,4 +1,4 @@
-"""What one pool of an arena keeps: how large its entries are, how many make a page, and at which end it lives."""
+"""One pool of an arena: the size of its entries, how many make a page, and where in the arena the pool lies."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from kvstead.errors import InvalidSize, LayoutError
 
 
 class Place(IntEnum):
-    """Where in the arena a pool's pages lie; also the sign of the direction towards that end."""
+    """Where in the arena a pool lies; the value is the sign of the direction towards that end."""
 
     LOW = -1  # from the bottom upward
-    MIDDLE = 0  # between the others; both of its edges move
+    MIDDLE = 0  # between the others; both edges move
     HIGH = 1  # from the top downward
 
 
@@ -20,11 +20,11 @@ class Place(IntEnum):
 class EntrySpec:
     """One pool: `entry_bytes` for a token (or a request's state) over all layers, `page_size` entries a page.
 
-    zero_on_take: every page is zeroed when it is handed out, for kernels that multiply masked rows by 0 and so must not
-    find another pool's bytes there. align: what every entry starts on a multiple of, in bytes.
+    zero_on_take: zero every page when it is handed out, for kernels that mask rows by multiplying them by 0 and so must
+    not find another pool's bytes there. align: bytes; every entry starts at a multiple of it.
 
-    Raises `InvalidSize` for a size below 1 or an alignment that is no power of two, `LayoutError` when entries of that
-    size do not keep the alignment, or the name is empty.
+    Raises `InvalidSize` for a size below 1 or an alignment that is not a power of two, `LayoutError` for entries whose
+    size is not a multiple of the alignment, or an empty name.
     """
 
     name: str
@@ -37,19 +37,19 @@ class EntrySpec:
     def __post_init__(self) -> None:
         for what in ("entry_bytes", "page_size", "align"):
             if getattr(self, what) < 1:
-                raise InvalidSize(f"{what} of pool {self.name!r} is {getattr(self, what)}. It is 1 or more.")
+                raise InvalidSize(f"{what} of pool {self.name!r} is {getattr(self, what)}. It must be 1 or more.")
         if self.align & (self.align - 1):
             raise InvalidSize(f"align of pool {self.name!r} is {self.align}. Use a power of two.")
         if not self.name:
-            raise LayoutError("a pool has no name. Name it by what it keeps, as 'full' or 'state'.")
+            raise LayoutError("a pool has no name. Name it after its kind, such as 'full' or 'state'.")
         if self.entry_bytes % self.align:
             padded = -(-self.entry_bytes // self.align) * self.align
             raise LayoutError(
-                f"entries of pool {self.name!r} have {self.entry_bytes} bytes, which is no multiple of {self.align}. "
+                f"entries of pool {self.name!r} have {self.entry_bytes} bytes, not a multiple of {self.align}. "
                 f"Pad them to {padded} bytes, or pass a smaller align."
             )
 
     @property
     def page_bytes(self) -> int:
-        """Bytes of one page."""
+        """Bytes of one page, over all layers."""
         return self.entry_bytes * self.page_size

@@ -1,11 +1,11 @@
-"""The tensors of some cache kinds: keys and values, or one latent, of every slot.
+"""The tensors of some cache kinds: keys and values, or one latent, for every slot.
 
     key[layer]    [num_slots + page_size, heads, key_dim]      row = slot; rows 0 .. page_size - 1 are padding,
-    value[layer]  [num_slots + page_size, heads, value_dim]    which kernels may write to and nobody reads
+    value[layer]  [num_slots + page_size, heads, value_dim]    which kernels may write and nothing reads
 
-A layer that attends to the entries of another has that layer's tensors; a layer that caches nothing, or is of a kind
-that this pool does not hold, has None. A model with windows has two pools, one for the kinds that keep whole sequences
-and one for the bounded, so that their numbers of slots may differ.
+A layer that shares the entries of another has that layer's tensors. A layer without entries, or of a kind that the pool
+does not hold, has None. A model with windows has two pools, one for whole sequences and one for windows, so that their
+numbers of slots may differ.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from kvstead.pools.entries import Parts, token_parts
 
 
 class TokenTensors:
-    """Entries of tokens by layer and slot, wherever their bytes are.
+    """Entries of tokens by layer and slot, in bytes of their own or in an arena.
 
-    A latent layer has its entries in `key` and None in `value`. Entries are of the layout's cache dtype; a packed dtype
-    that torch does not know is kept as bytes, uint8[rows, 1, bytes]. `index[layer]` holds a sparse-attention indexer's
-    keys as bytes, or None.
+    A latent layer has its entries in `key` and None in `value`. Entries are in the layout's cache dtype; a packed dtype
+    that torch does not know is kept as uint8[rows, 1, bytes]. `index[layer]` holds a sparse-attention indexer's keys as
+    bytes, or None.
 
-    parts: the tensors of the layers that own some. whole: what holds all of their bytes, each once; row = slot.
+    parts: the tensors of the layers that own entries. whole: tensors that together hold all bytes once; row = slot.
     """
 
     def __init__(
@@ -44,27 +44,27 @@ class TokenTensors:
 
     @property
     def num_bytes(self) -> int:
-        """Bytes of all rows, those of shared layers once."""
+        """Bytes of all rows; layers that share entries count once."""
         return sum(tensor.nbytes for tensor in self._whole)
 
     def write(self, layer: int, slots: torch.Tensor, key: torch.Tensor, value: torch.Tensor | None = None) -> None:
         """Store one layer's entries of some tokens.
 
-        slots: int64[n], distinct. key, value: [n, heads, dim], of any dtype that converts; value only where the layer
-        has one. Raises `InvalidSize` when the layer keeps nothing or the shapes do not fit.
+        slots: int64[n], distinct. key, value: [n, heads, dim], in any dtype that converts; None for a value that the
+        layer does not have. Raises `InvalidSize` when the layer has no entries here or the shapes differ.
         """
         pairs = (("key", self.key[layer], key), ("value", self.value[layer], value))
         for name, tensor, data in pairs:
             want = None if tensor is None else (slots.numel(), *tensor.shape[1:])
             have = None if data is None else tuple(data.shape)
             if want != have:
-                raise InvalidSize(f"layer {layer} takes {name} entries of shape {want}, got {have}. Pass just those.")
+                raise InvalidSize(f"layer {layer} takes {name} entries of shape {want}, got {have}. Pass that shape.")
         for _, tensor, data in pairs:
             if tensor is not None and data is not None:
                 tensor[slots] = data.to(tensor.dtype)
 
     def read(self, layer: int, slots: torch.Tensor) -> tuple[torch.Tensor | None, torch.Tensor | None]:
-        """One layer's (key, value) entries at `slots`: copies, [n, heads, dim] each."""
+        """One layer's (key, value) entries at `slots`: copies, [n, heads, dim] each; None for what it does not have."""
         key, value = self.key[layer], self.value[layer]
         return (
             None if key is None else key.index_select(0, slots),
@@ -80,7 +80,7 @@ class TokenTensors:
 class KVPool(TokenTensors):
     """Storage for `num_slots` slots (a multiple of the page size) and the padding page, over the layers of `kinds`.
 
-    Every layer's tensors are its own, contiguous, and start as zeros.
+    Each layer has contiguous tensors of its own, which start as zeros.
     """
 
     def __init__(

@@ -1,9 +1,9 @@
-"""The recurrent states of sequences: one slot each, over all layers.
+"""The recurrent states of sequences: one slot for each sequence, over all layers.
 
     slot      0         1                                       2
               | padding | recurrent 0 | recurrent 1 | conv 0 | conv 1 | recurrent 0 | ...        `entry_bytes` a slot
 
-Each tensor of each layer is a view [slots, *shape] of these bytes, so a state is copied or zeroed as one row.
+Each tensor of each layer is a view [slots, *shape] of these bytes, so one row copy moves a whole state.
 """
 
 from __future__ import annotations
@@ -20,20 +20,22 @@ from kvstead.pools.entry_spec import EntrySpec
 
 
 class ArenaStatePool:
-    """States in the pool `spec` of an arena; a slot is a physical one (`StateAllocator.physical_slots`).
+    """States in the pool `spec` of an arena, by physical slot (`StateAllocator.physical_slots`).
 
-    `parts[layer]` has the layer's tensors by name, [slots, *shape], {} where it keeps no state. Rows reach from byte 0
-    of the arena to its end, and those that hold no state of this pool are other pools' bytes. When the chain moves
-    pages the views stay as they are. `num_slots` are those above the sink: what the pool could hold if it had the arena
-    for itself; `num_bytes` are those of all its rows.
+    `parts[layer]` has the layer's tensors by name, [slots, *shape]; {} for a layer without a state. Rows reach from
+    byte 0 of the arena to its end; rows that hold no state of this pool are other pools' bytes. The views stay valid
+    when the chain moves pages. `num_slots` counts the slots above the sink: what the pool could hold if it had the
+    arena to itself.
 
-    spec: of `state_spec` from the same layout, registered with the arena. Raises `LayoutError` for another, or for an
-    arena without storage.
+    spec: from `state_spec` for the same layout, registered with the arena. Raises `LayoutError` for any other spec, or
+    for an arena without storage.
     """
 
     def __init__(self, layout: ModelLayout, arena: ByteArena, spec: EntrySpec) -> None:
         if spec.page_size != 1:
-            raise LayoutError(f"pool {spec.name!r} has {spec.page_size} states a page. Make its spec by `state_spec`.")
+            raise LayoutError(
+                f"pool {spec.name!r} has {spec.page_size} states a page, not 1. Make its spec by `state_spec`."
+            )
         views = entry_views(arena, spec, state_parts(layout))
         self.parts: list[dict[str, torch.Tensor]] = [
             {part.name: views[at, part.name] for part in layer.state} for at, layer in enumerate(layout.layers)
@@ -44,33 +46,37 @@ class ArenaStatePool:
 
     @property
     def num_bytes(self) -> int:
-        """Bytes of all rows."""
+        """Bytes of all rows, the sink included."""
         return self._arena.num_pages(self._spec) * self._spec.entry_bytes
 
     def part(self, layer: int, name: str) -> torch.Tensor:
-        """One tensor of one layer's states, [slots, *shape], as in `parts`. Raises `LayoutError` for no such name."""
+        """One tensor of one layer's states, [slots, *shape]. Raises `LayoutError` for a name that the layer lacks."""
         parts = self.parts[layer]
         if name not in parts:
-            raise LayoutError(f"layer {layer} keeps no {name!r}. Ask for one of: {', '.join(parts) or 'nothing'}.")
+            raise LayoutError(
+                f"layer {layer} has no tensor {name!r}; it has: {', '.join(parts) or 'none'}. Use one of its names."
+            )
         return parts[name]
 
     def zero(self, slots: Integers) -> None:
-        """Make states zeros, int64[n], as a new sequence has them. Raises `ForeignPage` for a slot out of range."""
+        """Zero the states of new sequences, int64[n]. Raises `ForeignPage` for a slot out of range."""
         self._arena.zero(self._spec, self._in_range(slots))
 
     def copy(self, source: Integers, target: Integers) -> None:
         """Copy whole states, int64[n] each, in one batch. Indices on a device are copied to the host first.
 
-        In an arena the stream has to be in order with the last forward pass (`PoolChain.order`). Raises `ForeignPage`
-        for a slot out of range, `InvalidSize` when the two differ in length, a target is named twice or is a source.
+        In an arena, order the stream after the last forward pass first (`PoolChain.order`). Raises `ForeignPage` for a
+        slot out of range, `InvalidSize` when the lengths differ or a target is named twice or is also a source.
         """
         src, dst = self._in_range(source), self._in_range(target)
         if src.size != dst.size:
-            raise InvalidSize(f"{src.size} states are to be copied to {dst.size} slots. Name as many of each.")
+            raise InvalidSize(
+                f"{src.size} source slots and {dst.size} target slots differ in number. Give one target a source."
+            )
         if len(set(dst.tolist()) - set(src.tolist())) < dst.size:
             raise InvalidSize(
-                f"states {src.tolist()} cannot be copied to {dst.tolist()} in one batch. Name every target once, and "
-                "none that is a source."
+                f"states {src.tolist()} cannot be copied to {dst.tolist()} in one batch: a target is named twice or is "
+                "also a source. Copy it in a call of its own."
             )
         self._arena.copy(self._spec, dst, src)
 
@@ -79,19 +85,19 @@ class ArenaStatePool:
         limit = self._arena.num_pages(self._spec)
         bad = array[(array < 0) | (array >= limit)]
         if bad.size:
-            raise ForeignPage(f"slot {bad[0]} is none of this pool's (they are below {limit}). Use physical slots.")
+            raise ForeignPage(f"slot {bad[0]} does not belong to this pool (0 .. {limit - 1}). Use physical slots.")
         return array
 
 
 class StatePool(ArenaStatePool):
-    """`num_slots` states, and the padding slot 0, in bytes of their own on `device`. They start as zeros.
+    """`num_slots` states and the padding slot 0, in bytes of their own on `device`. They start as zeros.
 
-    Raises `InvalidSize` for fewer than 1, `LayoutError` as `state_spec` does.
+    Raises `InvalidSize` for fewer than 1 slot, `LayoutError` as `state_spec` does.
     """
 
     def __init__(self, layout: ModelLayout, num_slots: int, *, device: str | torch.device = "cpu") -> None:
         if num_slots < 1:
-            raise InvalidSize(f"a pool of {num_slots} states is asked for. Use 1 or more.")
+            raise InvalidSize(f"num_slots is {num_slots}. Use 1 or more.")
         spec = state_spec(layout)
         arena = ByteArena((num_slots + 1) * spec.entry_bytes, device)
         arena.register([spec])

@@ -8,13 +8,14 @@
     while not scheduler.is_idle:
         scheduler.step(runner)
 
-`LLM` does all that from texts to texts. How it fits together: the runner turns a step into passes (`groups`, `plan`), a
-pass goes with a cache over the manager's pools (`cache`), and an attention function for packed requests (`attention`).
-`families` says which models run, and how; `checkpoint` where they come from. Needs the extra `hf`.
+`LLM` does all that from texts to texts. How it fits together: the runner turns a step into forward passes
+(`attention_groups`, `forward_plan`). A pass gets a cache over the manager's pools (`pooled_cache`) and an attention
+function for packed requests (`attention`). `families` says which models run, and how; `checkpoint` loads them. Needs
+the extra `hf`.
 """
 
+from kvstead.integrations.transformers.answers import Completion, FinishReason, Piece
 from kvstead.integrations.transformers.checkpoint import Checkpoint, load_checkpoint
-from kvstead.integrations.transformers.completion import Completion, FinishReason, Piece
 from kvstead.integrations.transformers.families import FAMILIES, REFUSED, Way
 from kvstead.integrations.transformers.layout import model_layout
 from kvstead.integrations.transformers.llm import LLM

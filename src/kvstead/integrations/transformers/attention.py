@@ -1,4 +1,4 @@
-"""Attention over packed requests of different lengths, for the attention interface of transformers."""
+"""Attention over packed requests of different lengths, behind the attention interface of transformers."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ from torch.nn.functional import scaled_dot_product_attention
 from transformers import AttentionInterface
 
 from kvstead.errors import LayoutError
-from kvstead.integrations.transformers.flex import FlexPlan
-from kvstead.integrations.transformers.groups import Group
-from kvstead.integrations.transformers.plan import PLAN_KEYWORD, Plan
+from kvstead.integrations.transformers.attention_groups import Group
+from kvstead.integrations.transformers.flex_attention import FlexPlan
+from kvstead.integrations.transformers.forward_plan import PLAN_KEYWORD, Plan
 
 ATTENTION_NAME = "kvstead"
-"""The name under which `attend` is registered. No mask function is: models then build no mask."""
+"""The name that `attend` is registered under. No mask function is registered, so models build no mask."""
 
 
 def register_attention() -> None:
-    """Make `attend` known to transformers, under `ATTENTION_NAME`; again does nothing more."""
+    """Register `attend` with transformers under `ATTENTION_NAME`; may be called again."""
     AttentionInterface.register(ATTENTION_NAME, attend)
 
 
@@ -34,19 +34,18 @@ def attend(
     s_aux: torch.Tensor | None = None,
     **keywords: Any,
 ) -> tuple[torch.Tensor, None]:
-    """What every new token of a pass gathers from the entries of its own request.
+    """The attention output of every new token of a pass, over the entries of its own request.
 
     query: [batch, heads, new, dim], the packed tokens in any split over batch and new. key, value: [1, key heads,
-    entries, dim] as the plan's side gathers them. scaling: of the scores, 1 / sqrt(dim) by default. softcap: scores are
-    bent to stay within it. s_aux: [heads], a score a head that takes weight and gives nothing (sinks). Returns
-    ([batch, new, heads, value dim], None). Raises `LayoutError` without a plan, or for a mask, which no model builds
-    for a function of this name.
+    entries, dim] as the plan's side gathers them. scaling: of the scores, 1 / sqrt(dim) by default. softcap: bounds the
+    scores by tanh. s_aux: [heads], one more score per head that takes weight but has no value (sinks). Returns
+    ([batch, new, heads, value dim], None). Raises `LayoutError` without a plan, or with a mask.
     """
     plan = keywords.get(PLAN_KEYWORD)
     if not isinstance(plan, Plan | FlexPlan) or attention_mask is not None:
         raise LayoutError(
-            "this model computes on kvstead's memory, by the plan of a `TransformersRunner`. To call it by itself, go "
-            "back to another attention: model.set_attn_implementation('sdpa')."
+            "this model computes on kvstead's memory and needs the plan of a `TransformersRunner`. To call the model "
+            "directly, set another attention: model.set_attn_implementation('sdpa')."
         )
     batch, heads, new, dim = query.shape
     packed = query.transpose(0, 1).reshape(heads, batch * new, dim)
@@ -68,7 +67,7 @@ def _by_groups(
     softcap: float | None,
     sinks: torch.Tensor | None,
 ) -> torch.Tensor:
-    """Group after group by SDPA: [tokens, heads, value dim]."""
+    """Attention by SDPA, one group at a time: [tokens, heads, value dim]."""
     outputs = []
     for some in groups:
         q, k, v = _rows(packed, some.queries, some), _rows(key, some.keys, some), _rows(value, some.keys, some)
@@ -81,7 +80,7 @@ def _by_groups(
 
 
 def _rows(packed: torch.Tensor, part: slice, group: Group) -> torch.Tensor:
-    """A group's part of [heads, packed, dim], as [rows, heads, each, dim]."""
+    """A group's part of [heads, packed, dim] as [rows, heads, each, dim]."""
     heads, _, dim = packed.shape
     return packed[:, part].reshape(heads, group.num_rows, -1, dim).transpose(0, 1)
 
@@ -89,7 +88,7 @@ def _rows(packed: torch.Tensor, part: slice, group: Group) -> torch.Tensor:
 def _fused(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, group: Group, scale: float) -> torch.Tensor:
     rows, heads, new, _ = q.shape
     key_heads = k.shape[1]
-    if new == 1 and heads > key_heads:  # the query heads of one key head as so many tokens: nothing is copied for them
+    if new == 1 and heads > key_heads:  # query heads of one key head become tokens, so nothing is copied
         folded = q.reshape(rows, key_heads, heads // key_heads, -1)
         out = scaled_dot_product_attention(folded, k, v, attn_mask=group.mask, scale=scale)
         return out.reshape(rows, heads, 1, -1)
@@ -107,7 +106,7 @@ def _plain(
     softcap: float | None,
     sinks: torch.Tensor | None,
 ) -> torch.Tensor:
-    """What the fused kernel cannot: caps and sinks."""
+    """Attention with caps or sinks, which the fused kernel lacks."""
     rows, heads, new, _ = q.shape
     key_heads, entries = k.shape[1], k.shape[2]
     folded = q.reshape(rows, key_heads, heads // key_heads * new, -1)

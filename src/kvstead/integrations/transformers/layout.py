@@ -1,4 +1,4 @@
-"""The memory layout of a loaded model."""
+"""The memory layout of a loaded model, as transformers computes it."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ _STATEFUL = {"linear_attention", "conv", "hybrid", "hybrid_sliding"}
 
 
 def model_layout(model: PreTrainedModel, *, cache_dtype: str | None = None) -> ModelLayout:
-    """What a model keeps as transformers computes it: recurrent states in float32, whole convolution histories.
+    """What a model keeps in transformers: recurrent states in float32, and convolution histories of the whole kernel.
 
-    cache_dtype: of keys, values and latents, which are converted; the model's own by default. Raises `LayoutError` for
-    a configuration that cannot be read, or that transformers reads otherwise.
+    cache_dtype: of keys, values and latents, which are converted to it; the model's own by default. Raises
+    `LayoutError` for a configuration that cannot be read, or that transformers reads differently.
     """
     config = model.config
     own = str(model.dtype).removeprefix("torch.")
@@ -40,11 +40,11 @@ def model_layout(model: PreTrainedModel, *, cache_dtype: str | None = None) -> M
 
 
 def require_same_layers(layout: ModelLayout, config: Any) -> None:
-    """Raise `LayoutError` unless every layer keeps the kinds of things that transformers keeps for it."""
+    """Raise `LayoutError` unless every layer keeps the same kinds of cache in the layout and in transformers."""
     if layout.state_bytes and layout.options.conv_columns != "kernel":
         raise LayoutError(
-            f"{layout.name} keeps {layout.options.conv_columns} columns of its convolutions in its layout, "
-            "transformers keeps the kernel's. Make the layout by `model_layout`."
+            f"{layout.name} keeps {layout.options.conv_columns} columns of convolution history in its layout, and "
+            "transformers keeps the whole kernel. Make the layout by `model_layout`."
         )
     types, options = get_layer_types_and_kwargs(config)
     if len(types) != len(layout.layers):
@@ -78,10 +78,10 @@ def _of(span: int | None) -> str:
 
 
 def _plain(config: Any) -> dict[str, Any]:
-    """A configuration as it would stand in its file.
+    """A configuration with the keys of its file.
 
-    There the layers count as transformers counts them, and another shape of all layers that keep whole sequences has
-    keys of its own, as Gemma 4 writes it.
+    `num_hidden_layers` counts layers as transformers does, and a shape that all full layers share has keys of its own,
+    as in Gemma 4's file.
     """
     values: dict[str, Any] = config.to_dict()
     values.setdefault("num_hidden_layers", config.num_hidden_layers)

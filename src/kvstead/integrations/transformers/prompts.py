@@ -1,4 +1,4 @@
-"""What may be asked, and the token ids that it is."""
+"""The forms that prompts may have, and how they become token ids."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from kvstead.errors import RequestError
 from kvstead.kernels.array_types import IntArray
 
 _MOST_SHOWN = 60  # characters of a prompt in a message
-_TEMPLATE_FAULTS = (TemplateError, TypeError, ValueError, ArithmeticError, LookupError)  # it is a program
+_TEMPLATE_FAULTS = (TemplateError, TypeError, ValueError, ArithmeticError, LookupError)  # a template is a program
 
 Message: TypeAlias = Mapping[str, str]
 Prompt: TypeAlias = str | Sequence[int] | np.ndarray | torch.Tensor | Sequence[Message]
@@ -23,14 +23,14 @@ Prompt: TypeAlias = str | Sequence[int] | np.ndarray | torch.Tensor | Sequence[M
 
 
 def as_prompts(prompts: Prompt | Iterable[Prompt]) -> list[Prompt]:
-    """One prompt or many as a list."""
+    """One prompt, or several, as a list of prompts."""
     several: list[Any] = list(prompts) if _has_parts(prompts) else [prompts]
     is_one = bool(several) and all(_is_token(part) or isinstance(part, Mapping) for part in several)
     return [several] if is_one else several
 
 
 class PromptEncoder:
-    """Turns prompts into token ids below `vocabulary`, by a tokenizer, or None where prompts are ids only."""
+    """Turns prompts into token ids below `vocabulary`, by a tokenizer; None where prompts are token ids only."""
 
     def __init__(self, tokenizer: PreTrainedTokenizerBase | None, vocabulary: int) -> None:
         self._tokenizer = tokenizer
@@ -39,19 +39,19 @@ class PromptEncoder:
     def encode(self, prompt: Prompt) -> IntArray:
         """The ids of a prompt, int64[*].
 
-        A text is taken as it is, with the start token that the tokenizer gives it. A chat goes through the model's
-        template and ends where the assistant is to speak; without a template it is the text of its messages, one below
-        the other. Raises `RequestError` for what is no prompt, or empty.
+        A text is used as it is, with the start token that the tokenizer adds. A chat goes through the model's template,
+        up to the assistant's turn; without a template it is the text of its messages, one per line. Raises
+        `RequestError` for an empty prompt, and for anything that is not a prompt.
         """
         try:
             found = np.asarray(self._ids(prompt), dtype=np.int64)
         except OverflowError as error:
             raise RequestError(
-                f"the prompt {_short(prompt)} holds what is no token id. Use ids below {self._vocabulary}."
+                f"the prompt {_short(prompt)} has a number that is not a token id. Use ids below {self._vocabulary}."
             ) from error
         ids = token_ids(found).astype(np.int64)
         if ids.max() >= self._vocabulary:
-            raise RequestError(f"token {ids.max()} is beyond the model's {self._vocabulary} tokens. Use ids below.")
+            raise RequestError(f"token {ids.max()} is not in the vocabulary. Use ids below {self._vocabulary}.")
         return ids
 
     def _ids(self, prompt: Prompt) -> Any:
@@ -62,17 +62,18 @@ class PromptEncoder:
             return [int(part) for part in parts]
         if not all(map(_is_message, parts)):
             raise RequestError(
-                f"the prompt {_short(prompt)} is neither a text, nor token ids, nor messages with a role and a content."
+                f"the prompt {_short(prompt)} is neither a text, nor token ids, nor a chat. Messages of a chat have a "
+                "role and a content."
             )
         return self._chat_ids(parts)
 
     def _text_ids(self, text: str) -> Any:
         if self._tokenizer is None:
-            raise RequestError(f"there is no tokenizer for the text {_short(text)}. Give token ids.")
+            raise RequestError(f"the model has no tokenizer for the text {_short(text)}. Use token ids.")
         try:
             return self._tokenizer(text)["input_ids"]
         except (TypeError, UnicodeError) as error:
-            raise RequestError(f"the tokenizer does not take the text {_short(text)}, which is no Unicode.") from error
+            raise RequestError(f"the tokenizer refuses the text {_short(text)}: it is not valid Unicode.") from error
 
     def _chat_ids(self, messages: list[Message]) -> Any:
         if self._tokenizer is None or not self._tokenizer.chat_template:
@@ -82,12 +83,12 @@ class PromptEncoder:
                 [dict(message) for message in messages], add_generation_prompt=True, return_dict=True
             )
         except _TEMPLATE_FAULTS as error:
-            raise RequestError(f"the model's chat template does not take {_short(messages)}: {error}.") from error
+            raise RequestError(f"the model's chat template refuses {_short(messages)}: {error}.") from error
         return found["input_ids"]
 
 
 def _has_parts(value: Any) -> bool:
-    """Whether it is a list of something. The parts of a text, bytes or a message are nothing to a model."""
+    """Whether it is a sequence of parts. A text, bytes or a message has none that could be prompts."""
     return (
         isinstance(value, Iterable) and not isinstance(value, str | bytes | Mapping) and getattr(value, "ndim", 1) > 0
     )

@@ -1,4 +1,4 @@
-"""Hugging Face models as the runner of a scheduler."""
+"""`TransformersRunner`: computes a scheduler's steps with a Hugging Face model."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ from transformers import PreTrainedModel
 from kvstead.engine import KVCacheManager, Step
 from kvstead.errors import LayoutError, RequestError
 from kvstead.integrations.transformers.attention import ATTENTION_NAME, register_attention
-from kvstead.integrations.transformers.cache import PooledCache
+from kvstead.integrations.transformers.attention_groups import Jobs, concatenated_ranges
 from kvstead.integrations.transformers.families import Way, packing_limit, rope_limit, way_of
-from kvstead.integrations.transformers.flex import FlexAttention
-from kvstead.integrations.transformers.groups import Jobs, concatenated_ranges
+from kvstead.integrations.transformers.flex_attention import FlexAttention
+from kvstead.integrations.transformers.forward_plan import PLAN_KEYWORD, plan_forward
 from kvstead.integrations.transformers.layout import require_same_layers
-from kvstead.integrations.transformers.plan import PLAN_KEYWORD, plan_forward
+from kvstead.integrations.transformers.pooled_cache import PooledCache
 from kvstead.kernels.array_types import IntArray
 from kvstead.kernels.arrays import to_device
 
 
 def greedy(logits: torch.Tensor, _: Jobs) -> torch.Tensor:
-    """The best token of each job: int64[jobs] of [jobs, vocabulary]."""
+    """The most likely token of each job: int64[jobs] from logits, [jobs, vocabulary]."""
     return logits.argmax(-1)
 
 
@@ -31,14 +31,14 @@ class TransformersRunner:
     """Computes a scheduler's steps with a model on the pools of the scheduler's manager.
 
     model: a causal language model in eval mode, on the manager's device. From now on it attends by `attend`, so it
-    cannot be called otherwise until `model.set_attn_implementation` is given another. manager: with storage, for the
-    model's `model_layout`. sample: from logits, [jobs, vocabulary], and the jobs that they are of, a token id each,
-    int64[jobs]; it is for position `ends` of the job's row, and not used in the midst of a prompt. attention: "sdpa",
-    requests of like lengths together, or "flex", all in one call of FlexAttention, which is for CUDA.
+    cannot be called directly until `model.set_attn_implementation` sets another attention. manager: with storage, for
+    the model's `model_layout`. sample: picks tokens, int64[jobs], from logits, [jobs, vocabulary], and their jobs; a
+    token is for position `ends` of the job's row, and is ignored in the middle of a prompt. attention: "sdpa", one call
+    for each group of similar lengths, or "flex", one call of FlexAttention for all, which is for CUDA.
 
-    How a family runs is in `families`. Raises `LayoutError` for one that does not, for a manager without tensors or of
-    another layout, for one whose rows are longer than the model's positions allow to share, and for an attention that
-    is not known or cannot run on the manager's device.
+    `families` says how a family runs. Raises `LayoutError` for a family that does not, for a manager without storage or
+    for another layout, for rows longer than the model's positions allow, and for an attention that is unknown or does
+    not run on the manager's device.
     """
 
     def __init__(
@@ -64,7 +64,7 @@ class TransformersRunner:
         model.set_attn_implementation(ATTENTION_NAME)
 
     def launch(self, step: Step) -> Sampled:
-        """Compute a step. Raises `RequestError` for a piece of a prompt that the family cannot take up."""
+        """Start computing a step. Raises `RequestError` for a chunk of a prompt that the family must compute whole."""
         jobs = _jobs(step)
         if self.way is Way.WHOLE:
             _require_whole(step)
@@ -78,7 +78,7 @@ class TransformersRunner:
         return Sampled(tokens)
 
     def _logits(self, jobs: Jobs, inputs: torch.Tensor, num_decoding: int) -> torch.Tensor:
-        """The logits behind the last token of each job, [jobs, vocabulary], from all their tokens in turn."""
+        """The logits after the last token of each job, [jobs, vocabulary]. inputs: the tokens of all jobs in order."""
         ends = np.cumsum(jobs.num_new)
         passes = self._passes(jobs, num_decoding)
         found = []
@@ -89,7 +89,7 @@ class TransformersRunner:
         return torch.cat(found)[to_device(back, self._device)]
 
     def _passes(self, jobs: Jobs, num_decoding: int) -> Sequence[IntArray]:
-        """Which requests are computed together, pass by pass, in the order in which their tokens are packed."""
+        """The jobs of each forward pass, in the order in which their tokens are packed."""
         order = jobs.order()
         if self.way is Way.PACKED:
             is_alone = jobs.ends[order] > self._packing_limit
@@ -101,7 +101,7 @@ class TransformersRunner:
         return [*([together] if together.size else []), *alone.reshape(-1, 1)]
 
     def _forward(self, jobs: Jobs, tokens: torch.Tensor) -> torch.Tensor:
-        """The logits behind the last token of each job, [jobs, vocabulary]."""
+        """The logits after the last token of each job, [jobs, vocabulary], by one forward pass."""
         self.num_passes += 1
         plan = plan_forward(self.manager, jobs)
         cache = PooledCache(self.manager, plan)
@@ -123,18 +123,18 @@ class TransformersRunner:
 
 
 class Sampled:
-    """A step that was launched; its tokens may still be on their way."""
+    """A launched step, whose tokens may still be computed."""
 
     def __init__(self, tokens: torch.Tensor) -> None:
         self._tokens = tokens
 
     def tokens(self) -> torch.Tensor:
-        """Wait for them: int64[rows + chunks] on the host."""
+        """Wait for the step's tokens: int64[rows + chunks] on the host."""
         return self._tokens.cpu()
 
 
 def _jobs(step: Step) -> Jobs:
-    """A step's rows, then its chunks."""
+    """The jobs of a step: its rows, then its chunks."""
     chunks = np.array([(chunk.row, chunk.start, chunk.end) for chunk in step.chunks], dtype=np.int64).reshape(-1, 3)
     return Jobs(
         np.concatenate((step.rows, chunks[:, 0])),
@@ -144,30 +144,30 @@ def _jobs(step: Step) -> Jobs:
 
 
 def _require_whole(step: Step) -> None:
-    """The scan of such a family begins with an empty state whenever it takes more than one token."""
+    """Raise unless prompts are whole: for more than one token these families scan from an empty state."""
     for chunk in step.chunks:
         if chunk.end - chunk.start > 1 and not (chunk.start == 0 and chunk.is_last):
             raise RequestError(
-                f"request {chunk.request.request_id} computes tokens {chunk.start} .. {chunk.end - 1} by themselves; "
-                "this family takes a prompt only in one piece. Give the manager prefix_cache=False and the scheduler "
-                "chunk_tokens for the longest request and all that decode beside it."
+                f"request {chunk.request.request_id} computes tokens {chunk.start} .. {chunk.end - 1} alone, and "
+                "this family must compute a prompt whole. Give the manager prefix_cache=False, and the scheduler "
+                "chunk_tokens for the longest request and all rows that decode beside it."
             )
 
 
 def _flex_of(attention: str, device: torch.device) -> FlexAttention | None:
     if attention not in {"sdpa", "flex"}:
-        raise LayoutError(f"there is no attention {attention!r}. Use 'sdpa' or 'flex'.")
+        raise LayoutError(f"attention is {attention!r}. Use 'sdpa' or 'flex'.")
     return FlexAttention(device) if attention == "flex" else None
 
 
 def _require_fit(model: PreTrainedModel, manager: KVCacheManager) -> None:
     if model.training:
-        raise LayoutError("the model is in training mode. Call its eval().")
+        raise LayoutError("the model is in training mode. Call model.eval().")
     if not (manager.pool or manager.window_pool or manager.state_pool):
-        raise LayoutError("the manager keeps books only. Make it with storage=True.")
+        raise LayoutError("the manager has no storage. Make it with storage=True.")
     limit = rope_limit(model.config)
     if manager.table.width > limit:
         raise LayoutError(
-            f"rows of {manager.table.width} tokens are longer than the {limit} up to which this model's rotation of a "
-            "token is its own. Make the manager with that max_length."
+            f"rows of {manager.table.width} tokens are longer than the {limit} that this model can share: beyond, a "
+            f"token's rotation depends on the batch. Make the manager with max_length={limit}."
         )

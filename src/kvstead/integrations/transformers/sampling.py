@@ -1,7 +1,7 @@
 """How tokens are picked: the parameters of a request, and the sampler of a batch.
 
-The chance in a token comes from a seed and the token's position alone. So a request with a seed says the same whatever
-it is computed with, in pieces or not, retracted on the way, or found in the cache.
+The random number of a token depends on the seed and the token's position alone. So a request with a seed gets the same
+tokens in any batch, in chunks or not, after a retraction, or on a cached prefix.
 """
 
 from __future__ import annotations
@@ -17,19 +17,19 @@ import torch
 from transformers import LogitsProcessorList, TemperatureLogitsWarper, TopPLogitsWarper
 
 from kvstead.errors import RequestError
-from kvstead.integrations.transformers.groups import Jobs
+from kvstead.integrations.transformers.attention_groups import Jobs
 
 _SEEDS = 2**64
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SamplingParams:
-    """What one prompt's answer is to be like.
+    """How one prompt is answered.
 
-    max_new_tokens: its tokens at most; it ends before where the model's length, or the memory, does. temperature: by
-    what scores are divided before a token is drawn; 0 takes the best token instead. top_p: draw from the likeliest
-    tokens of this share only. seed: 0 .. 2**64 - 1; the same seed draws the same answer to the same prompt, None
-    another one every time. stop_tokens: ids that end the answer, beside those of the model.
+    max_new_tokens: most tokens of the answer; it may end earlier, at the limit of the model or of the memory.
+    temperature: divides the scores before a token is drawn; 0 takes the most likely token. top_p: draw from the most
+    likely tokens that have this share of the probability. seed: 0 .. 2**64 - 1; a seed gives the same answer to the
+    same prompt, None another one each time. stop_tokens: ids that end the answer, besides those of the model.
 
     Raises `RequestError` for values out of range.
     """
@@ -42,20 +42,22 @@ class SamplingParams:
 
     def __post_init__(self) -> None:
         if self.max_new_tokens < 1:
-            raise RequestError(f"max_new_tokens is {self.max_new_tokens}. Generate at least 1.")
+            raise RequestError(f"max_new_tokens is {self.max_new_tokens}. Use 1 or more.")
         if not (self.temperature >= 0 and math.isfinite(self.temperature)):
-            raise RequestError(f"temperature is {self.temperature}. Use 0 for the best tokens, or a number above 0.")
+            raise RequestError(
+                f"temperature is {self.temperature}. Use 0 for the most likely tokens, or a number above 0."
+            )
         if not 0 < self.top_p <= 1:
-            raise RequestError(f"top_p is {self.top_p}. Use a share above 0; 1 leaves no token out.")
+            raise RequestError(f"top_p is {self.top_p}. Use a share above 0 and up to 1, which leaves no token out.")
         if self.seed is not None and not 0 <= self.seed < _SEEDS:
             raise RequestError(f"seed is {self.seed}. Use 0 .. 2**64 - 1, or None.")
         if any(token < 0 for token in self.stop_tokens):
-            raise RequestError(f"stop_tokens are {self.stop_tokens}. Token ids are 0 or more.")
+            raise RequestError(f"stop_tokens are {self.stop_tokens}. Use token ids, which are 0 or more.")
 
 
 @dataclass(frozen=True, slots=True)
 class Draw:
-    """How one request's tokens are drawn. key: of its chance."""
+    """How one request's tokens are drawn. key: of its random numbers."""
 
     temperature: float
     top_p: float
@@ -63,18 +65,18 @@ class Draw:
 
     @classmethod
     def by(cls, params: SamplingParams) -> Draw:
-        """As parameters say; without a seed by a key of its own."""
+        """The draw for parameters; without a seed it gets a random key."""
         return cls(params.temperature, params.top_p, secrets.randbelow(_SEEDS) if params.seed is None else params.seed)
 
     def chance(self, position: int) -> float:
-        """A number from [0, 1) for the token at a position."""
+        """The random number in [0, 1) for the token at a position."""
         return float(np.random.Generator(np.random.Philox(key=self.key, counter=position)).random())
 
 
 class RowSampler:
-    """Picks tokens as the request on each row wants them; the `sample` of a `TransformersRunner`.
+    """Picks each row's token by the draw of its request; the `sample` of a `TransformersRunner`.
 
-    draws: by row, set when a request comes onto it.
+    draws: by row; the caller sets a row's draw when a request takes the row.
     """
 
     def __init__(self) -> None:
@@ -95,12 +97,12 @@ class RowSampler:
 
 
 def _drawn(logits: torch.Tensor, temperature: float, top_p: float, chances: list[float]) -> torch.Tensor:
-    """Where each chance falls among the shares of the tokens: int64[n] of float64[n, vocabulary]."""
-    warpers: Any = LogitsProcessorList([TemperatureLogitsWarper(float(temperature))])  # these need no ids
+    """The token whose share of the probability each chance falls into: int64[n] from float64[n, vocabulary]."""
+    warpers: Any = LogitsProcessorList([TemperatureLogitsWarper(float(temperature))])  # which need no ids
     if top_p < 1:
         warpers.append(TopPLogitsWarper(top_p))
-    best = logits.amax(-1, keepdim=True)  # taken off, so that no temperature makes it infinite
+    best = logits.amax(-1, keepdim=True)  # subtracted, so that no temperature makes it infinite
     shares = warpers(None, logits - best).softmax(-1).cumsum(-1)
     points = torch.tensor(chances, dtype=shares.dtype, device=shares.device) * shares[:, -1]
     places = torch.searchsorted(shares, points[:, None], right=True)[:, 0]
-    return places.clamp(max=shares.shape[-1] - 1)  # scores that are no numbers have no shares
+    return places.clamp(max=shares.shape[-1] - 1)  # NaN scores have no shares

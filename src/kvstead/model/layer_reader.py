@@ -1,4 +1,4 @@
-"""From the keys of a configuration to the caches of its layers."""
+"""From the keys of a configuration to what each layer caches."""
 
 from __future__ import annotations
 
@@ -6,22 +6,22 @@ from functools import cache
 
 from kvstead.errors import LayoutError
 from kvstead.model.attention import owned_kind, read_token_cache
-from kvstead.model.fields import Fields
+from kvstead.model.config_fields import Fields
 from kvstead.model.kinds import BOUNDED, CacheKind, LayerCache, TokenCache
-from kvstead.model.options import LayoutOptions
-from kvstead.model.patterns import read_plans
-from kvstead.model.sharing import read_producers
+from kvstead.model.layer_patterns import read_plans
+from kvstead.model.layout_options import LayoutOptions
+from kvstead.model.shared_layers import read_producers
 from kvstead.model.state import read_state
 
 
 def read_layers(fields: Fields, options: LayoutOptions) -> tuple[LayerCache, ...]:
-    """What each layer keeps, in order. Raises `LayoutError` for what the configuration lacks or contradicts."""
+    """What each layer keeps, in order. Raises `LayoutError` for missing or contradictory keys."""
     plans = read_plans(fields)
     producers = read_producers(fields, plans)
     state = read_state(fields, options.state) if any(plan.is_stateful for plan in plans) else ()
     stated_dtype = fields.get("mamba_ssm_dtype")
     if state and stated_dtype is not None and stated_dtype != options.state_dtype:
-        fields.assume(f"state in {options.state_dtype}, though the configuration states mamba_ssm_dtype {stated_dtype}")
+        fields.assume(f"state in {options.state_dtype}, though mamba_ssm_dtype is {stated_dtype}")
 
     @cache
     def token_cache(kind: CacheKind) -> TokenCache:
@@ -46,6 +46,6 @@ def _require_one_bound(fields: Fields, layers: list[LayerCache]) -> None:
     bounds = sorted({(entry.kind, entry.span) for entry in entries if entry.kind in BOUNDED})
     if len(bounds) > 1:
         raise LayoutError(
-            f"{fields.name} has layers bounded as {', '.join(f'{kind} of {span}' for kind, span in bounds)}. "
-            "One window or chunk size per model is described; describe its layers as several models."
+            f"{fields.name} has layers of different bounds: {', '.join(f'{kind} of {span}' for kind, span in bounds)}. "
+            "One per model is supported; describe its layers as several models."
         )

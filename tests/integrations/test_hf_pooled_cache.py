@@ -1,10 +1,10 @@
-"""The pools as a model's cache, and what a model may not put there."""
+"""The pools as a model's cache, and what a model may not write to it."""
 
 from dataclasses import replace
 
 import pytest
-from hf_generation import FIRST, Run
 from hf_models import random_model, tiny_config, tiny_model
+from hf_runs import FIRST, Run
 
 from kvstead.errors import InvalidSize, LayoutError
 from kvstead.integrations.transformers import model_layout
@@ -18,7 +18,7 @@ def test_entries_of_another_shape_are_refused():
 
 
 def test_states_that_a_layout_leaves_out_are_refused():
-    """A model that begins a state of which the layout says nothing stops the first pass, and does not lose it."""
+    """A model with a state that the layout lacks stops the first pass instead of losing the state."""
     model = tiny_model("qwen3_next")
     layout = model_layout(model)
     layers = tuple(replace(layer, state=layer.state[:1]) for layer in layout.layers)

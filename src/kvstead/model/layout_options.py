@@ -1,4 +1,4 @@
-"""The choices that a configuration leaves to whoever serves the model."""
+"""How caches are stored: the choices that a configuration leaves open."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _DROPPED_COLUMNS: dict[str, int] = {"kernel-1": 1, "kernel": 0}
 
 
 class LayoutKeywords(TypedDict, total=False):
-    """The keywords of `ModelLayout.from_config` but `name`, for functions that pass them on."""
+    """The keywords of `ModelLayout.from_config` except `name`, for functions that pass them on."""
 
     cache_dtype: str
     state_dtype: str
@@ -48,7 +48,7 @@ class LayoutOptions:
 
     @property
     def state(self) -> StateOptions:
-        """The part that concerns states."""
+        """The options of recurrent states."""
         return StateOptions(
             self.state_dtype, self.conv_dtype, _DROPPED_COLUMNS[self.conv_columns], self.tensor_parallel
         )

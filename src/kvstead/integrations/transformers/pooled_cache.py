@@ -1,8 +1,8 @@
 """The pools of a manager as the cache of one forward pass.
 
-A `PooledCache` lasts for one pass. A layer that attends writes its new entries to the plan's slots and hands back what
-the plan's groups read. A layer with a state works on copies of the pool's rows, for kernels change them in place, and
-puts them back when the pass is over.
+A `PooledCache` lasts for one pass. An attention layer writes its new entries to the plan's slots and returns the
+entries that the plan's groups read. A layer with a state works on copies of the pool's rows, because kernels change
+states in place, and writes them back after the pass.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from transformers.cache_utils import (
 
 from kvstead.engine import KVCacheManager
 from kvstead.errors import LayoutError
-from kvstead.integrations.transformers.plan import Plan
+from kvstead.integrations.transformers.forward_plan import Plan
 from kvstead.model import LayerCache
 
 
 class TokenLayer(CacheLayerMixin):
-    """The entries of a layer that attends: those of a plan's side, in the pool's tensors of layer `index`."""
+    """The entries of one attention layer: in the pool's tensors of layer `index`, by the plan of its side."""
 
     is_sliding = False
 
@@ -38,10 +38,10 @@ class TokenLayer(CacheLayerMixin):
     def update(
         self, key_states: torch.Tensor, value_states: torch.Tensor, *_: Any, **__: Any
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Store new entries, [batch, heads, new, dim]; what the side's groups read, [1, heads, entries, dim].
+        """Store new entries, [batch, heads, new, dim]; returns those that the groups read, [1, heads, entries, dim].
 
-        Of a latent layer the latent comes as the key and its rope part as the value. Raises `InvalidSize` for entries
-        of another shape than the pool's.
+        A latent layer passes its latent as the key and its rope part as the value. Raises `InvalidSize` for entries of
+        another shape than the pool's.
         """
         side = self.plan.sides[self.index]
         assert side is not None, "a layer that attends has a side"
@@ -57,27 +57,27 @@ class TokenLayer(CacheLayerMixin):
         return key.to(key_states.dtype)[None], value.to(value_states.dtype)[None]
 
     def lazy_initialization(self, *_: Any, **__: Any) -> NoReturn:
-        """Raises `LayoutError`: nothing is allocated here, so the model keeps what the layout does not say."""
+        """Raises `LayoutError`: the model would keep more than its layout says, and nothing is allocated here."""
         raise _unknown(self.index)
 
     def get_mask_sizes(self, query_length: int) -> tuple[int, int]:
-        """As of an empty cache; no mask is built."""
+        """The sizes for an empty cache, as no mask is built."""
         return query_length, 0
 
     def get_seq_length(self) -> int:
-        """Tokens before the pass, of the only request of a pass; 0 where there are more, which have their positions."""
+        """Tokens before the pass if it has one request, else 0: several requests pass their positions."""
         starts = self.plan.jobs.starts
         return int(starts[0]) if starts.size == 1 else 0
 
     def get_max_length(self) -> int:
-        """No bound."""
+        """The cache has no bound of its own: -1."""
         return -1
 
 
 class StateLayer(LinearAttentionLayer):
-    """The recurrent states of a layer: copies of the rows of a pass, until `commit`.
+    """The recurrent states of a layer, as copies for one pass; `commit` writes them back.
 
-    Convolution histories that the layout keeps apart are one tensor here.
+    Convolution histories that the layout keeps in several tensors are one tensor here.
     """
 
     def __init__(self, plan: Plan, index: int, parts: dict[str, torch.Tensor]) -> None:
@@ -98,11 +98,11 @@ class StateLayer(LinearAttentionLayer):
             self.is_recurrent_states_initialized[0] = True
 
     def lazy_initialization(self, *_: Any, **__: Any) -> NoReturn:
-        """As `TokenLayer.lazy_initialization`."""
+        """Raises `LayoutError`, as `TokenLayer.lazy_initialization` does."""
         raise _unknown(self.index)
 
     def commit(self) -> None:
-        """Put the states of the pass back into the pool."""
+        """Write the states of the pass back into the pool."""
         if self._convs:
             assert self.conv_states[0] is self._history, "histories are changed in place"
             histories = torch.split(self._history, [part.shape[1] for part in self._convs], 1)
@@ -114,7 +114,7 @@ class StateLayer(LinearAttentionLayer):
 
 
 class HybridLayer(StateLayer, TokenLayer):
-    """A layer with both."""
+    """A layer with both entries per token and a state."""
 
     is_compileable = False
     is_croppable = False
@@ -127,14 +127,14 @@ class HybridLayer(StateLayer, TokenLayer):
 
 
 class PooledCache(Cache):
-    """What a model's forward pass takes as its cache, for one pass by one plan."""
+    """The cache argument of one forward pass by one plan."""
 
     def __init__(self, manager: KVCacheManager, plan: Plan) -> None:
         super().__init__(layers=[_layer(manager, plan, layer) for layer in manager.layout.layers])
         self._states = [layer for layer in self.layers if isinstance(layer, StateLayer)]
 
     def commit(self) -> None:
-        """Put the states of the pass back; to be called when it is over."""
+        """Write the states of the pass back into the pool. Call it after the pass."""
         for layer in self._states:
             layer.commit()
 

@@ -1,6 +1,6 @@
-"""What one forward pass writes and reads, and who attends to what.
+"""The plan of one forward pass: the slots that it writes and reads, and the groups that attend together.
 
-Everything is settled before the pass, in physical slots as they are at that moment, and goes with it as a keyword.
+The plan is made before the pass, with physical slots as they are then, and is passed to the model as a keyword.
 """
 
 from __future__ import annotations
@@ -10,21 +10,21 @@ from dataclasses import dataclass, field
 import torch
 
 from kvstead.engine import KVCacheManager
-from kvstead.integrations.transformers.groups import Group, Jobs, concatenated_ranges, group
+from kvstead.integrations.transformers.attention_groups import Group, Jobs, concatenated_ranges, group
 from kvstead.kernels.arrays import to_device
 from kvstead.model import BOUNDED, LayerCache, Window
 from kvstead.pools import ArenaKVPool, KVPool
 
 PLAN_KEYWORD = "kvstead_plan"
-"""Under which keyword a model's forward pass takes its plan to the attention function."""
+"""The keyword by which a model's forward pass hands its plan to the attention function."""
 
 
 @dataclass(frozen=True, slots=True)
 class SidePlan:
-    """One kind of layers: those that keep whole sequences, or those with a window.
+    """The plan of one side: the layers that keep whole sequences, or those with a window.
 
-    pool: where their entries are. new: int64[tokens], the slots of the packed tokens. read: int64[entries], those that
-    the groups read.
+    pool: the tensors of their entries. new: int64[tokens], the slots of the packed tokens. read: int64[entries], the
+    slots that the groups read.
     """
 
     pool: KVPool | ArenaKVPool
@@ -34,9 +34,9 @@ class SidePlan:
     _by_head: dict[tuple[int, int], torch.Tensor] = field(default_factory=dict)
 
     def gather(self, tensor: torch.Tensor) -> torch.Tensor:
-        """What the groups read of [slots, heads, dim], one of the pool's: a copy, [heads, entries, dim].
+        """The entries that the groups read of one of the pool's tensors, [slots, heads, dim]: [heads, entries, dim].
 
-        Each head's entries lie side by side, where that is possible: attention then reads them twice as fast.
+        A copy, with each head's entries contiguous where possible: attention then reads them twice as fast.
         """
         num_slots, heads, dim = tensor.shape
         step, rest = divmod(tensor.stride(0), dim)
@@ -53,8 +53,8 @@ class SidePlan:
 class Plan:
     """One forward pass over `jobs`.
 
-    full, window: what layers of the kind do, None where the model has none. states: int64[jobs], the slots of their
-    recurrent states, None where there are none. sides: by layer.
+    full, window: the plan of each side, None where the model lacks it. states: int64[jobs], the slots of their
+    recurrent states, None where the model has none. sides: the side of each layer.
     """
 
     jobs: Jobs
@@ -64,18 +64,18 @@ class Plan:
     sides: list[SidePlan | None] = field(default_factory=list)
 
     def side(self, layer: int | None) -> SidePlan:
-        """The side that a layer attends to; that of the model, where it has but one."""
+        """The side that a layer attends to; where the model has one side only, that one."""
         if self.full is None or self.window is None:
             side = self.window if self.full is None else self.full
         else:
-            assert layer is not None, "a module of a model with two kinds of layers knows its own"
+            assert layer is not None, "a module of a model with two sides knows its layer"
             side = self.sides[layer]
         assert side is not None, "a layer that attends has entries"
         return side
 
 
 def plan_forward(manager: KVCacheManager, jobs: Jobs) -> Plan:
-    """Plan a pass over rows as they are now. The slots are good until pages are taken, which may move others."""
+    """Plan a pass over rows as they are now. The slots are valid until pages are taken, which may move others."""
     layout = manager.layout
     full = None if manager.pool is None else _plan_side(manager, jobs, None)
     window = None if manager.window_pool is None else _plan_side(manager, jobs, layout.window_rule)

@@ -10,7 +10,7 @@ TEMPLATE = "{{ messages[0].content }}!"
 
 
 def write_packed(path, model, tokenizer):
-    """Write both to a file. Rows of queries and keys are interleaved there."""
+    """Write both to a file, in which the rows of queries and keys are interleaved."""
     config = model.config
     writer = gguf.GGUFWriter(str(path), "llama")
     writer.add_block_count(config.num_hidden_layers)

@@ -1,7 +1,7 @@
-"""Which layer attends how, and which keeps a state: read from whatever key of a configuration lists or describes it.
+"""Which layer attends how, and which keeps a state: read from the key of a configuration that says so.
 
-The keys are tried in the order of `_READERS`; the first that has a value decides. A configuration that hints at a
-window or a state without saying in which layers raises, unless `defaults` knows its class.
+The keys are tried in the order of `_READERS`; the first with a value decides. A configuration with a window or a state
+that does not say in which layers raises, unless `defaults` knows its class.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from kvstead.errors import LayoutError
 from kvstead.model import defaults
-from kvstead.model.fields import Fields
+from kvstead.model.config_fields import Fields
 from kvstead.model.kinds import CacheKind
 from kvstead.model.state import state_family
 
@@ -20,8 +20,8 @@ from kvstead.model.state import state_family
 class LayerPlan:
     """What a layer does: `attention` is FULL, WINDOW, CHUNK or None; `is_stateful` says whether it keeps a state.
 
-    `has_feed_forward` says whether a feed-forward part belongs to it; only patterns that list such parts as layers of
-    their own leave it out elsewhere.
+    `has_feed_forward` says whether the layer has a feed-forward part. Patterns that list such parts as layers of their
+    own leave them out elsewhere.
     """
 
     attention: CacheKind | None = None
@@ -52,7 +52,7 @@ _LETTERS = {"M": "mamba", "*": "attention", "-": "mlp", "E": "moe"}
 
 
 def read_plans(fields: Fields) -> list[LayerPlan]:
-    """One plan per layer, in order. Raises `LayoutError` when the configuration leaves it open."""
+    """One plan per layer, in order. Raises `LayoutError` when the configuration does not decide."""
     for key, read in _READERS:
         if fields.has(key):
             return read(fields, key)
@@ -62,7 +62,7 @@ def read_plans(fields: Fields) -> list[LayerPlan]:
 
 
 def _hints_at_state(fields: Fields) -> bool:
-    """Whether class or keys say that some layers keep a state, whatever is missing to describe it."""
+    """Whether class or keys say that some layers keep a state, even if they do not describe it."""
     return (
         fields.model_type in defaults.STATEFUL
         or state_family(fields) is not None
@@ -71,7 +71,7 @@ def _hints_at_state(fields: Fields) -> bool:
 
 
 def num_layers(fields: Fields) -> int:
-    """How many layers there are."""
+    """The model's number of layers. Raises `LayoutError` without one."""
     return fields.size("num_hidden_layers", "n_layer", "n_layers")
 
 
@@ -84,12 +84,12 @@ def _words(fields: Fields, key: str) -> list[LayerPlan]:
     unknown = sorted(set(words) - set(_WORDS))
     if unknown:
         raise LayoutError(
-            f"{fields.name}: {key} has the unknown types {', '.join(unknown)}. Known are {', '.join(_WORDS)}."
+            f"{fields.name}: {key} has unknown types {', '.join(unknown)}. Known are {', '.join(_WORDS)}."
         )
     if fields.has("num_hidden_layers") and len(words) != num_layers(fields):
         raise LayoutError(
             f"{fields.name}: {key} lists {len(words)} layers and num_hidden_layers is {num_layers(fields)}. "
-            "Make the two agree."
+            "Correct one of them."
         )
     # Where feed-forward parts are layers of their own, no other layer has one.
     listed = any(_WORDS[word] == _NEITHER for word in words)
@@ -104,7 +104,7 @@ def _letters(fields: Fields, key: str) -> list[LayerPlan]:
     pattern = str(fields.get(key))
     unknown = sorted(set(pattern) - set(_LETTERS))
     if unknown:
-        raise LayoutError(f"{fields.name}: {key} has the unknown letters {unknown}. Known are {', '.join(_LETTERS)}.")
+        raise LayoutError(f"{fields.name}: {key} has unknown letters {unknown}. Known are {', '.join(_LETTERS)}.")
     if fields.has("num_hidden_layers") and num_layers(fields) != len(pattern):
         fields.assume(f"{len(pattern)} layers, as {key} has; num_hidden_layers says {num_layers(fields)}")
     return [_alone(_WORDS[_LETTERS[letter]]) for letter in pattern]
@@ -116,8 +116,8 @@ def _linear_attention_lists(fields: Fields, key: str) -> list[LayerPlan]:
     full, linear = inner.numbers("full_attn_layers"), inner.numbers("kda_layers")
     if sorted(full + linear) != list(range(1, num_layers(fields) + 1)):
         raise LayoutError(
-            f"{inner.name}: full_attn_layers and kda_layers do not name each layer of 1 .. {num_layers(fields)} once. "
-            "Correct the lists; they count from 1."
+            f"{inner.name}: full_attn_layers and kda_layers do not name each layer 1 .. {num_layers(fields)} once. "
+            "Correct the lists, which count from 1."
         )
     return _spread(fields, lambda index: index + 1 in full, _STATE)
 
@@ -234,6 +234,6 @@ def _uniform_or_default(fields: Fields) -> list[LayerPlan]:
 def _no_list(fields: Fields, what: str) -> LayoutError:
     looked = ", ".join(repr(key) for key, _ in _READERS)
     return LayoutError(
-        f"{fields.subject} has {what} and nothing says in which layers; "
-        f"looked for {looked}. Add 'layer_types' to the configuration."
+        f"{fields.subject} has {what} but does not say in which layers; looked for {looked}. Add 'layer_types' to the "
+        "configuration."
     )

@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 from kvstead.model import defaults
 from kvstead.model.attention import attention_shape, is_latent
-from kvstead.model.fields import Fields
+from kvstead.model.config_fields import Fields
 from kvstead.model.kinds import CacheKind
 from kvstead.model.mamba import mamba1_rank, mamba1_width, mamba2_sizes
 from kvstead.model.state import StateFamily, require_family
@@ -17,7 +17,7 @@ from kvstead.model.weights import Weights
 
 
 def count_attention(fields: Fields, kind: CacheKind, *, reuses: bool) -> Weights:
-    """Parameters of a layer that attends as `kind`; one that `reuses` another's cache projects queries only."""
+    """Parameters of a layer that attends as `kind`; a layer that `reuses` another's cache projects queries only."""
     if is_latent(fields):
         return _latent(fields)
     hidden = fields.size("hidden_size", "n_embd")
@@ -28,7 +28,7 @@ def count_attention(fields: Fields, kind: CacheKind, *, reuses: bool) -> Weights
     count += shape.query_heads * shape.value_dim * hidden
     if not reuses:
         count += width_in * shape.kv_heads * shape.key_dim
-        # Where values are the keys again there is no projection of their own.
+        # Where the values are the keys they have no projection of their own.
         if not (kind is CacheKind.FULL and fields.get("attention_k_eq_v")):
             count += width_in * shape.kv_heads * shape.value_dim
     return Weights.dense(count)
@@ -49,7 +49,7 @@ def _latent(fields: Fields) -> Weights:
 
 
 def count_state(fields: Fields) -> Weights:
-    """Parameters of a layer with a state. Raises `LayoutError` for a family that is not known."""
+    """Parameters of a layer with a state. Raises `LayoutError` for an unknown family."""
     return Weights.dense(_COUNTS[require_family(fields)](fields, fields.size("hidden_size")))
 
 

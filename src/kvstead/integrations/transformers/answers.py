@@ -1,4 +1,4 @@
-"""What comes back for a prompt: pieces as they are generated, and the whole when it has ended."""
+"""What comes back for a prompt: pieces as they are generated, and the completion when the answer has ended."""
 
 from __future__ import annotations
 
@@ -8,26 +8,26 @@ from enum import StrEnum
 
 from kvstead.engine import Request
 from kvstead.integrations.transformers.sampling import Draw
-from kvstead.integrations.transformers.text import TextStream
+from kvstead.integrations.transformers.text_stream import TextStream
 
 
 class FinishReason(StrEnum):
-    """Why an answer ended."""
+    """Why an answer ended; equal to its string."""
 
     STOP = "stop"  # with a stop token
     LENGTH = "length"  # with as many tokens as it may have
     ABORTED = "aborted"
-    REJECTED = "rejected"  # it was never begun
+    REJECTED = "rejected"  # before it began
 
 
 @dataclass(frozen=True, slots=True)
 class Completion:
-    """One answer, ended.
+    """An answer that has ended.
 
-    prompt_tokens: the prompt's ids, none where it could not be read. tokens: the ids generated, with the stop token
-    that ended them. text: theirs, without special tokens; empty without a tokenizer. num_cached: prompt tokens that
-    were in the cache when it was begun. num_retractions: how often it had to leave the memory for others. reason: why
-    it was rejected, or aborted by a fault.
+    prompt_tokens: the prompt's ids, empty if it could not be read. tokens: the generated ids, including a stop token.
+    text: their text, without special tokens; empty without a tokenizer. num_cached: prompt tokens found in the cache.
+    num_retractions: how often the request lost its memory to others. reason: why it was rejected, or aborted by an
+    error.
     """
 
     prompt_tokens: tuple[int, ...]
@@ -41,11 +41,11 @@ class Completion:
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """What a step brought for one prompt.
+    """What a step generated for one prompt.
 
-    index: the prompt's place among those that were given together; of one by itself its `request_id`. text: a part of
-    the answer's text, perhaps none while a character is incomplete. tokens: the step's. completion: the whole answer,
-    with the last piece, which has no tokens of its own; else None. The texts of all pieces together are the answer's.
+    index: the prompt's place among those passed together, or the `request_id` of a prompt passed alone. text: a part of
+    the answer's text; empty while a character is incomplete. tokens: the step's tokens. completion: None, except in the
+    last piece, which has no tokens. The texts of all pieces joined are the answer's text.
     """
 
     index: int
@@ -57,9 +57,9 @@ class Piece:
 
 @dataclass(slots=True, eq=False)
 class Answer:
-    """What has come so far for one request.
+    """An answer in progress.
 
-    index: of its pieces. text: None without a tokenizer. pieces: where they go.
+    index: of its pieces. text: None without a tokenizer. pieces: the queue that its pieces go to.
     """
 
     index: int
@@ -71,13 +71,13 @@ class Answer:
     texts: list[str] = field(default_factory=list)
 
     def take(self, token: int) -> None:
-        """Hand out the next token."""
+        """Queue the piece of the next token."""
         self.tokens.append(token)
-        is_said = token not in self.request.stop_tokens
-        self._hand_out(self.text.take(token) if self.text is not None and is_said else "", (token,))
+        stream = None if token in self.request.stop_tokens else self.text
+        self._queue("" if stream is None else stream.take(token), (token,))
 
     def end(self, finish_reason: FinishReason, reason: str = "") -> None:
-        """Hand out the last piece."""
+        """Queue the last piece, with the completion."""
         rest = "" if self.text is None else self.text.rest()
         completion = Completion(
             tuple(self.request.prompt.tolist()),
@@ -88,8 +88,8 @@ class Answer:
             self.request.num_retractions,
             reason,
         )
-        self._hand_out(rest, (), completion)
+        self._queue(rest, (), completion)
 
-    def _hand_out(self, text: str, tokens: tuple[int, ...], completion: Completion | None = None) -> None:
+    def _queue(self, text: str, tokens: tuple[int, ...], completion: Completion | None = None) -> None:
         self.texts.append(text)
         self.pieces.append(Piece(self.index, self.request.request_id, text, tokens, completion))

@@ -15,19 +15,19 @@ ROOM = {"num_bytes": 2**21, "page_size": 4, "max_requests": 8}
 
 @cache
 def model_of(family):
-    """A model with a token for all that the tokenizers know."""
+    """A model with the vocabulary of the tokenizers."""
     return random_model(tiny_config(family, vocab_size=NUM_TOKENS))
 
 
 @cache
 def _reference(family):
-    """The same model again, which goes on to attend by itself."""
+    """A second copy of the model, which keeps its own attention."""
     return random_model(tiny_config(family, vocab_size=NUM_TOKENS))
 
 
 @contextmanager
 def serving(family="llama", tokenizer=None, model=None, **options):
-    """An `LLM`; afterwards its memory is clean, its books balance, and the model attends as before."""
+    """An `LLM`; afterwards its memory is empty, its audit passes, and the model attends as before."""
     model = model or model_of(family)
     attention = model.config._attn_implementation
     try:
@@ -41,7 +41,7 @@ def serving(family="llama", tokenizer=None, model=None, **options):
 
 
 def prompt_of(seed, length):
-    """Random ids without special ones."""
+    """Random token ids, without special tokens."""
     return np.random.default_rng(seed).integers(3, 250, length).tolist()
 
 

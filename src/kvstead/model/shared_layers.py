@@ -1,20 +1,20 @@
-"""Layers that attend to the cache of another and keep none of their own."""
+"""Layers that read the cache of another layer and keep none of their own."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
 from kvstead.errors import LayoutError
-from kvstead.model.fields import Fields
-from kvstead.model.patterns import LayerPlan
+from kvstead.model.config_fields import Fields
+from kvstead.model.layer_patterns import LayerPlan
 
 
 def read_producers(fields: Fields, plans: Sequence[LayerPlan]) -> dict[int, int | None]:
-    """The layers that reuse, each with the layer whose cache it reads (None: a layer of another model).
+    """The layers that share, each with the layer whose cache it reads (None: a layer of another model).
 
-    Two schemes are known. `num_kv_shared_layers`: the last so many layers read the last layer before them that attends
-    the same way (Gemma 3n). `use_cla` with `cla_share_factor`: the first of every so many layers owns, the others read
-    it (Hunyuan-Large). Raises `LayoutError` for counts that cannot be.
+    Two schemes are known. `num_kv_shared_layers`: that many last layers each read the last layer before them that
+    attends the same way (Gemma 3n). `use_cla`: of every `cla_share_factor` layers the first owns a cache and the others
+    read it (Hunyuan-Large). Raises `LayoutError` for impossible counts.
     """
     num_shared = fields.number("num_kv_shared_layers") or 0
     if num_shared:
@@ -28,7 +28,7 @@ def _last_layers(fields: Fields, plans: Sequence[LayerPlan], num_shared: int) ->
     first = len(plans) - num_shared
     if first < 0:
         raise LayoutError(
-            f"{fields.name}: num_kv_shared_layers is {num_shared} of {len(plans)} layers. It cannot exceed them."
+            f"{fields.name}: num_kv_shared_layers is {num_shared}, more than the {len(plans)} layers. Correct it."
         )
     last_of_type = {plan.attention: index for index, plan in enumerate(plans[:first])}
     borrows = first == 0  # a draft model that owns nothing and reads its target's cache
@@ -39,8 +39,8 @@ def _last_layers(fields: Fields, plans: Sequence[LayerPlan], num_shared: int) ->
             continue
         if attention not in last_of_type and not borrows:
             raise LayoutError(
-                f"{fields.name}: layer {index} reuses a {attention} cache, and none of the layers 0 .. {first - 1} "
-                "keeps one. Correct num_kv_shared_layers or layer_types."
+                f"{fields.name}: layer {index} shares a {attention} cache, and none of the layers 0 .. {first - 1} "
+                "has one. Correct num_kv_shared_layers or layer_types."
             )
         producers[index] = last_of_type.get(attention)
     return producers
@@ -53,7 +53,7 @@ def _neighbours(fields: Fields, plans: Sequence[LayerPlan], factor: int) -> dict
         if owner != index and plan.attention is not None:
             if plans[owner].attention is not plan.attention:
                 raise LayoutError(
-                    f"{fields.name}: layer {index} would reuse layer {owner}, which attends otherwise. "
+                    f"{fields.name}: layer {index} shares the cache of layer {owner}, which attends differently. "
                     "Correct cla_share_factor."
                 )
             producers[index] = owner

@@ -1,15 +1,15 @@
 """Which requests of a forward pass attend together.
 
-Requests are sorted by their new tokens, then by how much they read, and neighbours with equally many new tokens share
-one group. All of a group read as many entries as its longest, filled up with the request's own last one:
+Requests are sorted by their number of new tokens, then by how much they read. Neighbours with equally many new tokens
+form a group. All rows of a group read as many entries as its longest, padded with the request's own last entry:
 
     request   new   reads                      entries gathered, in the order of the groups
     a          1    3 entries                  a0 a1 a2 a2 | b0 b1 b2 b3 | c0 c1 c2 c3 c4
     b          1    4          one group       '------- 2 rows of 4 ----' '- 1 row of 5 -'
     c          5    5          one group                 ^ hidden by the mask
 
-So attention is a few matrix products a layer, whatever the number of requests, and every entry that is read is one of
-the request's own: no kernel meets bytes that nobody has written.
+So attention is a few matrix products a layer for any number of requests, and a request reads only entries of its own:
+no kernel reads unwritten bytes.
 """
 
 from __future__ import annotations
@@ -23,15 +23,15 @@ from kvstead.kernels.array_types import IntArray
 from kvstead.kernels.arrays import to_device
 from kvstead.model import Window
 
-_WASTE = 4  # a group may be filled up by a quarter of what it reads,
-_FREE_WASTE = 256  # or by so many entries: less than another group costs
+_WASTE = 4  # padding of a group: at most a quarter of what it reads,
+_FREE_WASTE = 256  # or this many entries, which cost less than another group
 
 
 @dataclass(frozen=True, slots=True)
 class Jobs:
     """The requests of one forward pass: each computes positions `starts` .. `ends` - 1 of its row, int64[n] each.
 
-    Their tokens are packed one job after the other, best in the order that `order` gives.
+    Their tokens are packed one job after the other; `order` gives the best order of jobs.
     """
 
     rows: IntArray
@@ -45,7 +45,7 @@ class Jobs:
 
     @property
     def last_tokens(self) -> IntArray:
-        """Where in the packed tokens each one's last is, int64[n]."""
+        """The place of each job's last token among the packed tokens, int64[n]."""
         return np.cumsum(self.num_new) - 1
 
     def positions(self) -> IntArray:
@@ -53,11 +53,11 @@ class Jobs:
         return concatenated_ranges(self.starts, self.ends)
 
     def take(self, which: IntArray) -> Jobs:
-        """Some of them, in that order."""
+        """The jobs at some places, in that order."""
         return Jobs(self.rows[which], self.starts[which], self.ends[which])
 
     def order(self) -> IntArray:
-        """The order in which those with equally many new tokens, and of them those of like lengths, are neighbours."""
+        """The order by number of new tokens, then by length: jobs that can share a group are neighbours."""
         return np.lexsort((self.ends, self.num_new))
 
 
@@ -65,9 +65,9 @@ class Jobs:
 class Group:
     """Requests that attend in one call.
 
-    num_rows: how many. queries: their tokens among the packed ones, equally many a row. keys: their entries among
-    those gathered, equally many a row. mask: bool[rows, 1, new, entries], true where a token sees an entry, or None
-    where each sees all; is_causal: each sees as many as its place among the new tokens says (then there is no mask).
+    num_rows: how many. queries: their range of the packed tokens, equally many a row. keys: their range of the gathered
+    entries, equally many a row. mask: bool[rows, 1, new, entries], true where a token sees an entry, or None where
+    every token sees all. is_causal: token i sees entries 0 .. i (then there is no mask).
     """
 
     num_rows: int
@@ -78,15 +78,15 @@ class Group:
 
     @property
     def num_read(self) -> int:
-        """Entries of each row."""
+        """The number of entries that each row reads."""
         num_entries: int = self.keys.stop - self.keys.start
         return num_entries // self.num_rows
 
 
 def group(jobs: Jobs, window: Window | None, device: torch.device) -> tuple[list[Group], IntArray, IntArray]:
-    """The groups of jobs in order, for layers with a window (or chunk), or for those that see everything.
+    """The groups of jobs, which must be in order, for layers with a window (or chunk), or None for full layers.
 
-    Also what they read, entry by entry: table rows and positions, int64[entries] each.
+    Also the entries that they read: table rows and positions, int64[entries] each.
     """
     first = first_read(jobs.starts, window)
     groups: list[Group] = []
@@ -107,7 +107,7 @@ def group(jobs: Jobs, window: Window | None, device: torch.device) -> tuple[list
 
 
 def first_read(positions: IntArray, window: Window | None) -> IntArray:
-    """The first position that tokens at `positions` see, int64 of the same shape."""
+    """The first position that tokens at `positions` read, int64 of the same shape."""
     if window is None:
         return np.zeros_like(positions)
     first: IntArray = (
@@ -117,14 +117,14 @@ def first_read(positions: IntArray, window: Window | None) -> IntArray:
 
 
 def concatenated_ranges(starts: IntArray, ends: IntArray) -> IntArray:
-    """`starts[i]` .. `ends[i]` - 1, one range after the other."""
+    """The ranges `starts[i]` .. `ends[i]` - 1 one after the other, int64[their total length]."""
     lengths = ends - starts
     ranges: IntArray = np.arange(int(lengths.sum())) + np.repeat(starts - (np.cumsum(lengths) - lengths), lengths)
     return ranges
 
 
 def _bounds(num_new: IntArray, num_read: IntArray) -> list[tuple[int, int]]:
-    """Where groups begin and end: a group grows while it has not to be filled up by too much."""
+    """Where groups begin and end: a group grows as long as it needs little padding."""
     bounds = []
     begin = total = longest = 0
     for at, (new, read) in enumerate(zip(num_new.tolist(), num_read.tolist(), strict=True)):
@@ -141,7 +141,7 @@ def _bounds(num_new: IntArray, num_read: IntArray) -> list[tuple[int, int]]:
 def _visible(
     starts: IntArray, ends: IntArray, columns: IntArray, window: Window | None, device: torch.device
 ) -> tuple[torch.Tensor | None, bool]:
-    """The mask of a group whose rows read `columns`, int64[rows, entries]; those from `ends` on are filling."""
+    """The mask of a group whose rows read `columns`, int64[rows, entries]; those from `ends` on are padding."""
     num_new = int(ends[0] - starts[0])
     is_full = bool((columns[:, -1] < ends).all())
     if num_new == 1 and is_full:

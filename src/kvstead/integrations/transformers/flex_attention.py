@@ -1,16 +1,16 @@
 """The same attention as one call of FlexAttention for all requests of a pass: an option for CUDA, where it compiles.
 
-What a token sees is one stretch of the gathered entries, and stretches begin and end later from token to token, for
-requests follow each other in both:
+A token sees one range of the gathered entries. Ranges begin and end later from token to token, because requests follow
+each other both in the tokens and in the entries:
 
     gathered   a0 a1 a2 a2 b0 b1 b2 b3
-    token a2   '------'                       the second a2 is filling
+    token a2   '------'                       the second a2 is padding
     token b2               '------'
     token b3               '---------'
 
-So a block of tokens needs no more than the blocks of entries from where its first token's stretch begins to where its
-last one's ends, and a mask of blocks is made without a look at any pair. On a CPU scores are computed for every pair of
-token and entry all the same: good for a comparison, no more.
+So a block of tokens needs the blocks of entries from the start of its first token's range to the end of its last one's,
+and the block mask is made without visiting pairs. On a CPU FlexAttention computes a score for every pair of token and
+entry, so use it there only to compare.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ import torch
 from torch.nn.attention import flex_attention as flex
 
 from kvstead.errors import LayoutError
-from kvstead.integrations.transformers.groups import Group, Jobs, first_read
-from kvstead.integrations.transformers.plan import Plan, SidePlan
+from kvstead.integrations.transformers.attention_groups import Group, Jobs, first_read
+from kvstead.integrations.transformers.forward_plan import Plan, SidePlan
 from kvstead.kernels.array_types import IntArray
 from kvstead.kernels.arrays import to_device
 from kvstead.model import Window
@@ -36,14 +36,14 @@ _BLOCK = 128  # tokens, and entries, of a block
 
 @dataclass(frozen=True, slots=True)
 class Visible:
-    """What the packed tokens see of the gathered entries: `first[t]` .. `last[t]`, int64[tokens] each."""
+    """The gathered entries that packed tokens see: token t sees `first[t]` .. `last[t]`, int64[tokens] each."""
 
     first: IntArray
     last: IntArray
 
 
 def visible(jobs: Jobs, window: Window | None, groups: list[Group]) -> Visible:
-    """What each token sees of the entries that `group` lists for these jobs and this window."""
+    """The range of each token among the entries that `group` lists for these jobs and this window."""
     begins = [np.arange(some.keys.start, some.keys.stop, some.num_read) for some in groups]
     at_zero = np.concatenate(begins) - first_read(jobs.starts, window)  # where position 0 would be
     positions, offset = jobs.positions(), at_zero.repeat(jobs.num_new)
@@ -51,9 +51,9 @@ def visible(jobs: Jobs, window: Window | None, groups: list[Group]) -> Visible:
 
 
 class FlexAttention:
-    """Attends by FlexAttention, which compiles for a few kinds of lengths; a runner has its own.
+    """A compiled FlexAttention, one for each runner; it compiles for a few kinds of lengths.
 
-    Raises `LayoutError` for a device or a torch that cannot.
+    Raises `LayoutError` for a device or a version of torch that cannot compile it.
     """
 
     def __init__(self, device: torch.device) -> None:
@@ -61,8 +61,8 @@ class FlexAttention:
             raise LayoutError(f"FlexAttention was never tried on {device.type}. Use attention='sdpa'.")
         if "isolate_recompiles" not in inspect.signature(torch.compile).parameters:
             raise LayoutError(
-                f"torch {torch.__version__} cannot compile FlexAttention for one runner apart from others. Use torch "
-                "2.13, or attention='sdpa'."
+                f"torch {torch.__version__} cannot compile FlexAttention separately for each runner. Use torch 2.13 or "
+                "attention='sdpa'."
             )
         self._device = device
         options: dict[str, Any] = {"dynamic": True, "fullgraph": True, "isolate_recompiles": True}
@@ -70,7 +70,7 @@ class FlexAttention:
         self._call: Callable[..., Any] = torch.compile(flex.flex_attention, **options)
 
     def plan(self, plan: Plan, window: Window | None) -> FlexPlan:
-        """Settle the masks of a pass. window: that of the layers with one."""
+        """The plan of a pass with its block masks. window: of the layers with one."""
         full = None if plan.full is None else self._mask(plan.jobs, plan.full, None)
         bounded = None if plan.window is None else self._mask(plan.jobs, plan.window, window)
         return FlexPlan(self._call, plan, full, bounded)
@@ -79,7 +79,7 @@ class FlexAttention:
         seen, num_entries = visible(jobs, window, side.groups), side.groups[-1].keys.stop
         begins = seen.first[::_BLOCK] // _BLOCK
         ends = np.append(seen.last[_BLOCK - 1 : -1 : _BLOCK], seen.last[-1]) // _BLOCK + 1
-        # Two columns at least, of which a count may leave out some: dynamo compiles sizes of 1 by themselves.
+        # At least two columns, which counts may leave unused: dynamo compiles sizes of 1 separately.
         columns = np.arange(max(int((ends - begins).max()), 2))
         blocks = np.minimum(begins[:, None] + columns, ends[:, None] - 1)
         first, last = to_device(seen.first, self._device), to_device(seen.last, self._device)
@@ -99,7 +99,7 @@ class FlexAttention:
 
 @dataclass(frozen=True, slots=True)
 class FlexPlan:
-    """A plan and the masks of its two kinds of layers; it goes to the attention function in the plan's place."""
+    """A plan and the masks of its two sides; the attention function gets it in place of the plan."""
 
     call: Callable[..., Any]
     plan: Plan
@@ -116,7 +116,7 @@ class FlexPlan:
         softcap: float | None,
         sinks: torch.Tensor | None,
     ) -> torch.Tensor:
-        """What a layer's packed queries, [heads, tokens, dim], get: [tokens, heads, value dim]."""
+        """The attention output of a layer's packed queries, [heads, tokens, dim]: [tokens, heads, value dim]."""
         mask = self.window if self.plan.side(layer) is self.plan.window else self.full
         assert mask is not None, "a side has its mask"
         out, aux = self.call(
@@ -130,7 +130,9 @@ class FlexPlan:
             return_aux=flex.AuxRequest(lse=True),
         )
         if sinks is not None:
-            out = out * torch.sigmoid(aux.lse - sinks.view(1, -1, 1))[..., None].to(out.dtype)  # what a sink leaves
+            out = out * torch.sigmoid(aux.lse - sinks.view(1, -1, 1))[..., None].to(
+                out.dtype
+            )  # the weight that sinks leave
         packed: torch.Tensor = out[0].transpose(0, 1)
         return packed
 

@@ -1,13 +1,13 @@
-"""FlexAttention behind the same function: what it shows to each token, and that it gives what SDPA gives."""
+"""FlexAttention behind the same function: what each token sees, and that outputs equal those of SDPA."""
 
 import inspect
 
 import numpy as np
 import pytest
 import torch
-from hf_generation import FIRST, Run, references
+from hf_memory_uses import sizes_of
 from hf_models import tiny_model
-from hf_modes import sizes_of
+from hf_runs import FIRST, Run, references
 from hypothesis import given
 from hypothesis import strategies as st
 from packed_jobs import CPU, jobs_of, seen_from
@@ -16,9 +16,9 @@ from kvstead.engine import KVCacheManager
 from kvstead.errors import LayoutError
 from kvstead.integrations.transformers import TransformersRunner, model_layout
 from kvstead.integrations.transformers.attention import attend
-from kvstead.integrations.transformers.flex import FlexAttention, visible
-from kvstead.integrations.transformers.groups import group
-from kvstead.integrations.transformers.plan import PLAN_KEYWORD, Plan, SidePlan
+from kvstead.integrations.transformers.attention_groups import group
+from kvstead.integrations.transformers.flex_attention import FlexAttention, visible
+from kvstead.integrations.transformers.forward_plan import PLAN_KEYWORD, Plan, SidePlan
 from kvstead.model import Window
 
 _JOBS = st.lists(st.tuples(st.integers(0, 300), st.sampled_from([1, 1, 2, 9, 150])), min_size=1, max_size=12)
@@ -41,8 +41,8 @@ def _plan(pairs, window, device=CPU):
 
 
 @given(_JOBS, _WINDOWS)
-def test_every_token_sees_one_stretch_of_its_own(pairs, window):
-    """Whatever the jobs, the entries from a token's first to its last are what the window allows, each once."""
+def test_every_token_sees_one_range_of_its_own(pairs, window):
+    """For any jobs, the entries of a token's range are those that the window allows, each once."""
     plan, rows, positions = _plan(pairs, window)
     jobs = plan.jobs
     seen = visible(jobs, window, plan.side(None).groups)
@@ -55,7 +55,7 @@ def test_every_token_sees_one_stretch_of_its_own(pairs, window):
 
 @given(_JOBS, _WINDOWS)
 def test_blocks_hold_all_that_is_seen(pairs, window):
-    """No token sees an entry outside the blocks of its own block, and no block is there that no stretch reaches."""
+    """The blocks of a block of tokens cover the ranges of all its tokens, and no block is superfluous."""
     plan, _, _ = _plan(pairs, window)
     masks = FlexAttention(CPU).plan(plan, window)
     mask = masks.full if window is None else masks.window
@@ -77,8 +77,8 @@ def test_blocks_hold_all_that_is_seen(pairs, window):
         (Window(16, is_chunked=True), (4, 1), None, True),
     ],
 )
-def test_flex_gives_what_sdpa_gives(window, heads, softcap, has_sinks, device):
-    """For windows, chunks, head groups, caps, sinks and values of another width, in a mixed and a decoding pass."""
+def test_outputs_equal_those_of_sdpa(window, heads, softcap, has_sinks, device):
+    """With windows, chunks, head groups, caps, sinks and values of another width, in a mixed and a decoding pass."""
     device = torch.device(device)
     flex = FlexAttention(device)
     generator = torch.Generator().manual_seed(3)
@@ -104,19 +104,19 @@ def _generate(family):
 
 
 def test_a_model_generates_by_flex():
-    """A model with caps and two kinds of layers says the same words, prompts in pieces beside those that decode."""
+    """A model with caps and two kinds of layers gives the same tokens, with chunks of prompts beside decoding."""
     _generate("gemma2")
 
 
 @pytest.mark.models
 @pytest.mark.parametrize("family", ["deepseek_v2", "gemma3n_text", "gpt_oss", "lfm2", "llama4_text"])
 def test_families_generate_by_flex(family):
-    """So do models with latents, shared entries, sinks, chunks, or states."""
+    """Models with latents, shared entries, sinks, chunks or states give the same tokens."""
     _generate(family)
 
 
-def test_lengths_do_not_compile_anew():
-    """After a few passes, others of other lengths run on what was compiled."""
+def test_other_lengths_compile_nothing_new():
+    """After a few passes, passes of other lengths run the compiled code."""
     flex = FlexAttention(CPU)
 
     def compiled(pairs):
@@ -135,11 +135,11 @@ def test_lengths_do_not_compile_anew():
         assert compiled(list(zip(starts.tolist(), lengths.tolist(), strict=True))) == 0
 
 
-def test_what_cannot_run_flex_says_why(monkeypatch):
-    """An unknown attention, a device and a torch that cannot are refused by name, and the model stays as it was."""
+def test_unusable_attentions_are_refused(monkeypatch):
+    """An unknown attention, device or torch is refused by name, and the model keeps its attention."""
     model = tiny_model("llama")
     manager = KVCacheManager(model_layout(model), num_slots=64, page_size=4, max_requests=2, max_length=32)
-    with pytest.raises(LayoutError, match="no attention 'eager'"):
+    with pytest.raises(LayoutError, match="attention is 'eager'"):
         TransformersRunner(model, manager, attention="eager")
     with pytest.raises(LayoutError, match="never tried on meta"):
         FlexAttention(torch.device("meta"))

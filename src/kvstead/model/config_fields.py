@@ -1,4 +1,4 @@
-"""Reading one configuration key by key: aliases, nesting, class defaults, and errors that name what is missing."""
+"""Reads a configuration key by key: aliases, nesting, class defaults, and errors that name what is missing."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ _DECODER_KEYS = ("text_config", "llm_config", "language_config")
 
 
 def load_config(source: ConfigSource) -> tuple[Mapping[str, Any], str]:
-    """The configuration itself and a name for it.
+    """The configuration and a name for it.
 
-    `source` is a mapping, a JSON file, or a directory with a `config.json`. Raises `LayoutError` for a file that is not
-    there or is no JSON object.
+    `source` is a mapping, a JSON file, or a directory with a `config.json`. Raises `LayoutError` for a file that cannot
+    be read or is not a JSON object.
     """
     if isinstance(source, Mapping):
         return source, str(source.get("_name_or_path") or source.get("model_type") or "unnamed")
@@ -34,17 +34,19 @@ def load_config(source: ConfigSource) -> tuple[Mapping[str, Any], str]:
             f"{path} cannot be read: {error.strerror}. Give the path of a model's config.json."
         ) from error
     except ValueError as error:
-        raise LayoutError(f"{path} is no JSON: {error}. Give the path of a model's config.json.") from error
+        raise LayoutError(f"{path} is not JSON: {error}. Give the path of a model's config.json.") from error
     if not isinstance(config, dict):
-        raise LayoutError(f"{path} holds a {type(config).__name__}, no object. Give the path of a model's config.json.")
+        raise LayoutError(
+            f"{path} holds a {type(config).__name__}, not an object. Give the path of a model's config.json."
+        )
     return config, path.resolve().parent.name if path.name == "config.json" else path.stem
 
 
 class Fields:
     """The text decoder's part of a configuration.
 
-    A key that is null counts as given (its class default does not apply) but has no value. What was filled in rather
-    than read collects in `assumptions`.
+    A key that is null counts as given (its class default does not apply) but has no value. `assumptions` collects what
+    was filled in rather than read.
     """
 
     def __init__(self, config: Mapping[str, Any], name: str) -> None:
@@ -56,19 +58,19 @@ class Fields:
         self.assumptions: list[str] = []
         if self.outer("is_encoder_decoder"):
             raise LayoutError(
-                f"{name} has an encoder, whose cross-attention cache is not described. Use a decoder-only model."
+                f"{name} has an encoder, whose cross-attention cache is not supported. Use a decoder-only model."
             )
         for key, reason in UNREADABLE.items():
             if self._values.get(key):
-                raise LayoutError(f"{name} sets {key!r}: {reason}, which cannot be sized here. Use a model without it.")
+                raise LayoutError(f"{name} sets {key!r}: {reason}, which is not supported. Use a model without it.")
 
     @property
     def subject(self) -> str:
-        """Name and class, for messages."""
+        """Name and class, as messages give them."""
         return f"{self.name} (model_type {self.model_type or 'missing'!r})"
 
     def assume(self, text: str) -> None:
-        """Note that something was filled in."""
+        """Record in `assumptions` that something was filled in."""
         if text not in self.assumptions:
             self.assumptions.append(text)
 
@@ -134,26 +136,26 @@ class Fields:
         return values
 
     def item(self, key: str, index: int) -> Any:
-        """The one of the list under `key` that belongs to layer `index`. Raises `LayoutError` where it ends before."""
+        """The entry for layer `index` of the list under `key`. Raises `LayoutError` where the list is too short."""
         values = self.items(key)
         if index >= len(values):
             raise LayoutError(
-                f"{self.name}: {key} has {len(values)} entries and none for layer {index}. Give one a layer."
+                f"{self.name}: {key} has {len(values)} entries, none for layer {index}. Give one per layer."
             )
         return values[index]
 
     def inner(self, key: str) -> Fields:
-        """The mapping under `key`, read the same way."""
+        """The mapping under `key`, as fields of its own. Raises `LayoutError` for anything else."""
         value = self.get(key)
         if not isinstance(value, Mapping):
             raise LayoutError(f"{self.name}: {key} is {value!r}. It must be an object.")
         return Fields(value, f"{self.name}: {key}")
 
     def missing(self, *keys: str) -> LayoutError:
-        """The error for a value that none of `keys` gives."""
+        """The error to raise where none of `keys` has a value."""
         looked = ", ".join(repr(key) for key in keys)
         return LayoutError(f"{self.subject} lacks {keys[0]!r}; looked for {looked}. Add it to the configuration.")
 
     def label(self, keys: Sequence[str]) -> str:
-        """The one of `keys` that is given."""
+        """The first of `keys` that the configuration has, for messages."""
         return next((key for key in keys if key in self._values), keys[0])

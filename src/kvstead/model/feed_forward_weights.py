@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from kvstead.errors import LayoutError
 from kvstead.model import defaults
-from kvstead.model.fields import Fields
+from kvstead.model.config_fields import Fields
 from kvstead.model.weights import Weights
 
 _WIDTH = ("intermediate_size", "ffn_hidden_size", "block_ff_dim", "n_inner", "ffn_dim")
@@ -15,7 +15,7 @@ _SHARED_WIDTH = ("shared_expert_intermediate_size", "shared_intermediate_size", 
 
 
 def count_feed_forward(fields: Fields, index: int) -> Weights:
-    """Parameters of layer `index`'s feed-forward part. Raises `LayoutError` for a missing width or number."""
+    """Parameters of layer `index`'s feed-forward part. Raises `LayoutError` for a missing width or count."""
     num_experts = fields.number(*_NUM_EXPERTS)
     if num_experts and _has_experts(fields, index):
         return _experts(fields, num_experts)
@@ -48,7 +48,7 @@ def _dense_width(fields: Fields, index: int) -> int:
 
 
 def _has_experts(fields: Fields, index: int) -> bool:
-    """Whether layer `index` has experts, by whatever key says it; all have when none does."""
+    """Whether layer `index` has experts, by the first key that says so; without such a key all layers have."""
     if fields.get("enable_moe_block") is False:
         return False
     if fields.has("mlp_layer_types"):
@@ -61,7 +61,7 @@ def _has_experts(fields: Fields, index: int) -> bool:
 
 
 def _is_in_step(fields: Fields, index: int) -> bool:
-    """Whether layer `index` is one of every so many that have experts."""
+    """Whether layer `index` has experts by a period of layers."""
     if fields.has("expert_layer_period"):
         return index % fields.size("expert_layer_period") == (fields.number("expert_layer_offset") or 0)
     step = fields.number("decoder_sparse_step", "interleave_moe_layer_step")
@@ -82,6 +82,6 @@ def _shared_experts(fields: Fields, hidden: int, expert: int) -> int:
     width = fields.number(*_SHARED_WIDTH)
     if width:
         return _matrices(fields) * hidden * width
-    # Llama 4 has one shared expert of an expert's width; no key says so but the second, dense width.
+    # Llama 4 has one shared expert of an expert's width; only the second, dense width tells.
     default = 1 if fields.has("intermediate_size_mlp") else 0
     return expert * (fields.number(*_NUM_SHARED) or default)

@@ -15,7 +15,7 @@ _MOST_MESSAGES = 20
 
 
 class ModelClock:
-    """Measures how long a model computes, from one call to its end. On an accelerator it ends before the work does."""
+    """Measures how long a model's calls take. On an accelerator a call returns before its work is done."""
 
     def __init__(self, model: PreTrainedModel) -> None:
         self.seconds = 0.0
@@ -30,14 +30,15 @@ class ModelClock:
         self.seconds += perf_counter() - self._began
 
 
-class Tally:
-    """Adds up, in O(1) a step.
+class RunStatistics:
+    """Sums over all steps, in O(1) a step.
 
-    ended: requests by how they ended. wall_s, model_s: seconds in steps, and of them in the model.
+    ended: requests by how they ended. wall_s, model_s: seconds in steps, and the part of them in the model.
     """
 
-    def __init__(self, manager: KVCacheManager) -> None:
+    def __init__(self, manager: KVCacheManager, model: PreTrainedModel) -> None:
         self.meter = MemoryMeter(manager)
+        self.clock = ModelClock(model)
         self.num_requests = self.num_steps = 0
         self.ended: Counter[str] = Counter()
         self.prompt_tokens = self.hit_tokens = self.output_tokens = 0
@@ -46,12 +47,12 @@ class Tally:
         self._manager = manager
 
     def start(self, request: Request) -> None:
-        """Note a request's first token, and how much of its prompt the cache held."""
+        """Count a request's first token, and how much of its prompt was cached."""
         self.prompt_tokens += request.prompt.size
         self.hit_tokens += request.num_cached
 
     def reject(self, request_id: int, reason: str) -> None:
-        """Note a request that was not begun."""
+        """Keep why a request was rejected, for the first twenty."""
         if len(self.rejections) < _MOST_MESSAGES:
             self.rejections.append(f"request {request_id}: {reason}")
 

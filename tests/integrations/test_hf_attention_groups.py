@@ -1,4 +1,4 @@
-"""Which requests attend together, against what each token sees by itself."""
+"""Groups of requests that attend together, against what each token sees by itself."""
 
 import numpy as np
 import torch
@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from packed_jobs import CPU, jobs_of, seen_from
 
-from kvstead.integrations.transformers.groups import concatenated_ranges, first_read, group
+from kvstead.integrations.transformers.attention_groups import concatenated_ranges, first_read, group
 from kvstead.model import Window
 
 _WINDOWS = st.one_of(st.none(), st.builds(Window, st.integers(1, 20), st.booleans()))
@@ -14,8 +14,8 @@ _JOBS = st.lists(st.tuples(st.integers(0, 300), st.one_of(st.just(1), st.integer
 
 
 @given(_JOBS, _WINDOWS)
-def test_every_token_sees_just_what_it_should(pairs, window):
-    """Whatever the jobs, each packed token sees the entries of its own row that the window allows, each once."""
+def test_every_token_sees_what_the_window_allows(pairs, window):
+    """For any jobs, each packed token sees the entries of its own row that the window allows, each once."""
     jobs = jobs_of(pairs)
     groups, rows, positions = group(jobs, window, CPU)
     token_rows, token_positions = jobs.rows.repeat(jobs.num_new), jobs.positions()
@@ -34,7 +34,7 @@ def test_every_token_sees_just_what_it_should(pairs, window):
 
 @given(_JOBS, _WINDOWS)
 def test_groups_follow_each_other(pairs, window):
-    """Groups cover packed tokens and gathered entries without a gap, and read nothing that is not computed."""
+    """Groups cover packed tokens and gathered entries without a gap, and read only computed entries."""
     jobs = jobs_of(pairs)
     groups, rows, positions = group(jobs, window, CPU)
     assert [some.queries.start for some in groups] == [0, *(some.queries.stop for some in groups[:-1])]
@@ -48,8 +48,8 @@ def test_groups_follow_each_other(pairs, window):
 
 
 @given(_JOBS, _WINDOWS)
-def test_groups_are_filled_up_by_little(pairs, window):
-    """Filling is a quarter of what is read at most, or 256 entries a group."""
+def test_groups_have_little_padding(pairs, window):
+    """The padding of a group is at most a quarter of what it reads, or 256 entries."""
     jobs = jobs_of(pairs)
     groups, _, _ = group(jobs, window, CPU)
     reads = jobs.ends - first_read(jobs.starts, window)
@@ -61,7 +61,7 @@ def test_groups_are_filled_up_by_little(pairs, window):
 
 
 def test_equal_lengths_need_no_mask():
-    """Rows of one length that decode are one group without a mask, and so are prompts from their start."""
+    """Decoding rows of one length are one group without a mask, and so are prompts from their start."""
     groups, _, _ = group(jobs_of([(50, 1)] * 8), None, CPU)
     assert [(some.num_rows, some.mask, some.is_causal) for some in groups] == [(8, None, False)]
     groups, _, _ = group(jobs_of([(0, 30)] * 3), None, CPU)
@@ -70,7 +70,7 @@ def test_equal_lengths_need_no_mask():
 
 @given(st.lists(st.tuples(st.integers(0, 50), st.integers(0, 9)), min_size=1, max_size=12))
 def test_ranges_come_one_after_the_other(pairs):
-    """Concatenated ranges are those of a loop over them."""
+    """Concatenated ranges equal those of a loop."""
     starts = np.array([start for start, _ in pairs], dtype=np.int64)
     ends = starts + np.array([length for _, length in pairs])
     expected = [at for start, length in pairs for at in range(start, start + length)]

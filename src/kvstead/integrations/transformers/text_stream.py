@@ -1,23 +1,23 @@
-"""Text out of tokens, in pieces that never break a character.
+"""Text from tokens, in pieces that never split a character.
 
-A tokenizer decodes a token by what is before it: bytes of one character may be spread over several, a space may be a
-matter of place. So pieces are cut from the text of a few tokens at a time:
+How a token decodes depends on the tokens before it: several tokens may make one character, and a space may depend on
+the place. So each piece is cut from the text of a few tokens:
 
     tokens    The | cap | ital | of | Ⓕ 1 | Ⓕ 2 |
-                          start  read                  text[:given] was handed out, the rest comes once it is whole
+                          start  read                  text[:given] was returned; the rest follows once it is whole
 """
 
 from __future__ import annotations
 
 from transformers import PreTrainedTokenizerBase
 
-_INCOMPLETE = "�"  # what bytes decode to that are no character, or none yet
+_INCOMPLETE = "�"  # what bytes decode to that are not a character, or not yet
 
 
 class TextStream:
-    """The text of one answer as its tokens come; special tokens have none.
+    """The text of one answer as its tokens come; special tokens have no text.
 
-    All pieces and the `rest` together are what the tokenizer decodes from all tokens at once.
+    All pieces and the `rest` joined are what the tokenizer decodes from all tokens at once.
     """
 
     def __init__(self, tokenizer: PreTrainedTokenizerBase) -> None:
@@ -26,7 +26,7 @@ class TextStream:
         self._start = self._read = self._given = 0
 
     def take(self, token: int) -> str:
-        """Note the next token; what can be handed out now, perhaps nothing."""
+        """Add the next token; returns the text that is complete now, perhaps none."""
         self._tokens.append(token)
         text = self._text()
         if len(text) <= self._given or text.endswith(_INCOMPLETE):
@@ -37,11 +37,11 @@ class TextStream:
         return piece
 
     def rest(self) -> str:
-        """What was held back, once no more tokens come."""
+        """The text that was held back; call it after the last token."""
         return self._text()[self._given :]
 
     def _text(self) -> str:
-        """That of the tokens from `start` on."""
+        """The text of the tokens from `start` on."""
         text = self._tokenizer.decode(
             self._tokens[self._start :], skip_special_tokens=True, clean_up_tokenization_spaces=False
         )

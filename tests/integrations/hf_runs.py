@@ -1,4 +1,4 @@
-"""Requests that are computed on a manager's memory, beside what `model.generate` says to each alone."""
+"""Requests computed on a manager's memory, and what `model.generate` generates for each alone."""
 
 from dataclasses import dataclass, field
 from functools import cache
@@ -19,7 +19,7 @@ MAX_LENGTH = 96
 
 @dataclass(frozen=True)
 class Asked:
-    """A prompt and how many tokens are to follow."""
+    """A prompt and the number of tokens to generate."""
 
     prompt: tuple[int, ...]
     num_new: int
@@ -47,7 +47,7 @@ def references(family):
 
 
 def generate(model, asked):
-    """Tokens, and the logits that each was taken from, by the library alone."""
+    """Tokens, and the logits of each, by the library alone."""
     ids = torch.tensor([asked.prompt])
     out = model.generate(
         ids,
@@ -64,10 +64,10 @@ def generate(model, asked):
 
 @dataclass
 class Run:
-    """One run of requests over a manager of its own; the free memory is poison all the time.
+    """One run of requests on a manager of its own; free memory is poisoned before every step.
 
-    manager, scheduler: options of the two. layout: the model's own by default. aborts: by request, the step of its wave
-    after which it is given up. attention: of the runner.
+    manager, scheduler: their options. layout: the model's own by default. aborts: by request, the step of its wave
+    after which it is aborted. attention: of the runner.
     """
 
     model: object
@@ -99,17 +99,17 @@ class Run:
         return self
 
     def check(self, expected):
-        """Who ended got the tokens expected, by logits as near as promised; who was aborted got a beginning of them."""
+        """Check that requests got the expected tokens and logits; an aborted one may have only the first tokens."""
         for request, (tokens, logits) in zip(self.requests, expected, strict=True):
             got = request.output.tolist()
             assert got == tokens[: len(got)], f"request {request.request_id} goes on as it does alone"
-            assert len(got) == len(tokens) or request.status is Status.ABORTED, "only who was aborted ended early"
+            assert len(got) == len(tokens) or request.status is Status.ABORTED, "only aborted requests ended early"
             for at in range(len(got)):
                 error = (self.logits[request.request_id, request.prompt.size + at] - logits[at]).abs().max()
                 assert error < TOLERANCE, f"request {request.request_id}, token {at}: logits are off by {error}"
 
     def launch(self, step):
-        """Be the runner: poison what nobody owns, compute, and keep the logits."""
+        """Act as the runner: poison free memory, compute, and keep the logits."""
         poison_free(self.memory)
         for chunk in step.chunks:
             self._on_row[chunk.row] = chunk.request
@@ -144,7 +144,7 @@ class Run:
 
 
 def poison_free(manager):
-    """Fill with NaN what nobody owns, as another user of the memory might."""
+    """Fill free memory with NaN, as another user of it might."""
     if manager.chain is not None:
         mask = np.ones(manager.chain.arena.total_bytes, dtype=bool)
         for pool in manager.chain.pools.values():
