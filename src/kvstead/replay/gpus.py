@@ -27,6 +27,10 @@ class Gpu:
     memory_bytes: int
     source: str
 
+    def peak_flops(self, weight_bytes: float) -> float:
+        """Peak FLOP/s with weights of so many bytes each: in fp8 for 1 byte or less where the GPU has it, else bf16."""
+        return self.fp8_flops if weight_bytes <= 1 and self.fp8_flops else self.bf16_flops
+
 
 def _gpu(name: str, bf16: float, fp8: float | None, bandwidth: float, memory: float, source: str) -> Gpu:
     """Figures in TFLOP/s, TB/s and GB, as data sheets write them."""

@@ -10,7 +10,7 @@ from kvstead.model.compute import load_profile
 from kvstead.replay.cost import FixedCost, RooflineCost, StepCost, gpu
 from kvstead.replay.options import Layout, Mode, ReplayOptions
 from kvstead.replay.readers import read_trace
-from kvstead.replay.records import ReplayResult
+from kvstead.replay.result import ReplayResult
 from kvstead.replay.serial import SerialReplay
 from kvstead.replay.simulate import Progress, Replay, silent
 from kvstead.replay.trace import Trace, merge

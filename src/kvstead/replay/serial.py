@@ -9,11 +9,14 @@ import numpy as np
 
 from kvstead.engine import KVCacheManager, Request
 from kvstead.engine.admission import Admission
-from kvstead.replay.cost import StepCost
-from kvstead.replay.records import Recorder, ReplayResult
-from kvstead.replay.simulate import Progress, Stopwatch, chunk_reads, silent
+from kvstead.kernels.array_types import IntArray
+from kvstead.replay.cost import StepCost, StepTimer
+from kvstead.replay.recorder import Recorder
+from kvstead.replay.result import ReplayResult
+from kvstead.replay.simulate import Progress, Stopwatch, silent
 from kvstead.replay.trace import Trace
 
+_NO_ROWS: IntArray = np.empty(0, dtype=np.int64)
 _STRETCHES_PER_WINDOW = 8  # a stretch holds its own tokens beside the window: an eighth more than decoding does
 
 _REQUESTS_BETWEEN_REPORTS = 32
@@ -40,8 +43,7 @@ class SerialReplay:
         self.trace = trace
         self.manager = manager
         self._window = manager.window
-        self._num_states = 1 if manager.state_bytes else 0
-        self._cost = cost
+        self._timer = StepTimer(cost, manager.window, has_states=manager.state_bytes > 0)
         self._chunk_tokens = chunk_tokens
         self._admission = Admission(manager, decode_headroom=0)
         self._stopwatch = Stopwatch(manager)
@@ -123,22 +125,13 @@ class SerialReplay:
         return min(end, length + longest, bend)
 
     def _chunk_seconds(self, start: int, stop: int) -> float:
-        """The time of one step that computes tokens `start` .. `stop` - 1 of a prompt."""
-        new = stop - start
-        pairs = new * start + new * (new + 1) // 2
-        window = (0, 0)
-        if self._window is not None:
-            window = chunk_reads(self._window, start, stop), self._window.pairs(start, stop)
-        return self._cost.seconds(new, stop, pairs, *window, self._num_states)
+        """The time of one step that computes tokens `start` .. `stop` - 1."""
+        return self._timer.seconds(_NO_ROWS, [(start, stop)])
 
     def _stretch_seconds(self, start: int, stop: int) -> float:
-        """The time of a step for each of the tokens `start` .. `stop` - 1: so often the mean of the first and last."""
-        return (stop - start) * (self._token_seconds(start + 1) + self._token_seconds(stop)) / 2
-
-    def _token_seconds(self, context: int) -> float:
-        """The time of a step that computes one token, the last of `context`."""
-        in_window = 0 if self._window is None else self._window.live_tokens(context)
-        return self._cost.seconds(1, context, context, in_window, in_window, self._num_states)
+        """The time of a step for each of the tokens `start` .. `stop` - 1: their number times the mean step."""
+        first, last = self._chunk_seconds(start, start + 1), self._chunk_seconds(stop - 1, stop)
+        return (stop - start) * (first + last) / 2
 
     def _grow(self, row: int, end: int, next_token: int, seconds: float) -> None:
         """Compute the row up to `end` tokens, in so many seconds of the clock."""

@@ -19,8 +19,9 @@ import numpy as np
 from kvstead.engine import KVCacheManager, Outcome, Request, Scheduler, Step
 from kvstead.kernels.array_types import IntArray
 from kvstead.model import Window
-from kvstead.replay.cost import StepCost
-from kvstead.replay.records import Recorder, ReplayResult
+from kvstead.replay.cost import StepCost, StepTimer
+from kvstead.replay.recorder import Recorder
+from kvstead.replay.result import ReplayResult
 from kvstead.replay.trace import Trace
 
 _STEPS_BETWEEN_REPORTS = 256
@@ -106,9 +107,8 @@ class _ComputedTokens:
 class CostRunner:
     """Computes nothing: adds up how long each step would take, and makes up the tokens it would sample.
 
-    spend: told the seconds of each step when it is launched, while the memory is as the step uses it. window: what the
-    model's bounded layers read, None where it has none. has_states: whether rows have recurrent states. Copies of
-    states and moves of pages take no time.
+    spend: told the seconds of each step when it is launched, while the memory is as the step uses it. window,
+    has_states: as in `StepTimer`.
     """
 
     def __init__(
@@ -122,27 +122,19 @@ class CostRunner:
         has_states: bool = False,
     ) -> None:
         self._trace = trace
-        self._cost = cost
+        self._timer = StepTimer(cost, window, has_states=has_states)
         self._spend = spend
-        self._window = window
-        self._has_states = has_states
         # The j-th token that a request generates is `output_token_base + j`.
         self._shift: IntArray = np.zeros(num_rows + 1, dtype=np.int64)
         self.seconds = 0.0
         self.num_steps = 0
 
     def launch(self, step: Step) -> _ComputedTokens:
-        """Take a step's time; its tokens continue the trace's output ids."""
-        read = pairs = int(np.add.reduce(step.lengths))
+        """Spend a step's time; its tokens continue the trace's output ids."""
         for chunk in step.chunks:
-            new = chunk.end - chunk.start
-            read += chunk.end
-            pairs += new * chunk.start + new * (new + 1) // 2
             request = chunk.request.request_id
             self._shift[chunk.row] = self._trace.output_token_base(request) - self._trace.prompt_lens[request]
-        window_read, window_pairs = (0, 0) if self._window is None else _window_reads(step, self._window)
-        num_states = step.rows.size + len(step.chunks) if self._has_states else 0
-        seconds = self._cost.seconds(step.num_tokens, read, pairs, window_read, window_pairs, num_states)
+        seconds = self._timer.seconds(step.lengths, [(chunk.start, chunk.end) for chunk in step.chunks])
         self._spend(seconds)
         self.seconds += seconds
         self.num_steps += 1
@@ -151,20 +143,6 @@ class CostRunner:
             behind = [self._shift[chunk.row] + chunk.end for chunk in step.chunks]
             tokens = np.concatenate((tokens, np.array(behind, dtype=np.int64)))
         return _ComputedTokens(tokens)
-
-
-def _window_reads(step: Step, window: Window) -> tuple[int, int]:
-    """Tokens whose entries a step reads in bounded layers, and how many its tokens attend to there, summed."""
-    read = pairs = int(np.add.reduce(window.live_tokens(step.lengths)))
-    for chunk in step.chunks:
-        read += chunk_reads(window, chunk.start, chunk.end)
-        pairs += window.pairs(chunk.start, chunk.end)
-    return read, pairs
-
-
-def chunk_reads(window: Window, start: int, end: int) -> int:
-    """Tokens that the tokens `start` .. `end` - 1 read together, from the first that `start` reads to the last one."""
-    return window.live_tokens(start + 1) + end - start - 1
 
 
 class Replay:
