@@ -6,7 +6,7 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from kvstead.cli import generating
+from kvstead.cli import generate_run
 from kvstead.integrations.transformers import Completion, FinishReason, Piece, SamplingParams
 from tiny_llm import save_tiny_llm
 
@@ -74,7 +74,7 @@ def fake(monkeypatch):
     made = []
 
     def use(kind):
-        monkeypatch.setattr(generating, "LLM", lambda *args, **memory: made.append(kind(*args, **memory)) or made[0])
+        monkeypatch.setattr(generate_run, "LLM", lambda *args, **memory: made.append(kind(*args, **memory)) or made[0])
         return made
 
     return use
@@ -224,7 +224,7 @@ def _never(*_arguments, **_keywords):
 )
 def test_a_bad_line_is_refused_before_anything_is_loaded(kvstead, monkeypatch, tmp_path, line, says):
     """One line on standard error with file and line number, exit code 2, and no model is touched."""
-    monkeypatch.setattr(generating, "LLM", _never)
+    monkeypatch.setattr(generate_run, "LLM", _never)
     path = tmp_path / "prompts.jsonl"
     path.write_text('{"prompt": "Hello?"}\n' + line)
     ended = kvstead("generate", "--prompts", path)
@@ -255,7 +255,7 @@ def test_a_bad_line_is_refused_before_anything_is_loaded(kvstead, monkeypatch, t
 )
 def test_a_bad_option_is_refused_before_anything_is_loaded(kvstead, monkeypatch, arguments, says):
     """What is wrong is said on standard error, with exit code 2, and no model is touched."""
-    monkeypatch.setattr(generating, "LLM", _never)
+    monkeypatch.setattr(generate_run, "LLM", _never)
     ended = kvstead("generate", *arguments)
     assert (ended.code, ended.out) == (2, "")
     assert says in ended.err

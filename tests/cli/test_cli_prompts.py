@@ -5,7 +5,7 @@ import sys
 
 import pytest
 
-from kvstead.cli.prompts import Asked, read_prompts
+from kvstead.cli.prompts import PromptRequest, read_prompts
 from kvstead.errors import TraceError
 
 CHAT = [{"role": "user", "content": "Hello?"}]
@@ -30,8 +30,8 @@ def test_a_line_is_a_text_or_a_chat_with_what_it_says_of_sampling(written):
     sampling = {"max_new_tokens": 5, "temperature": 1, "top_p": 0.5, "seed": 7}
     path = written(GOOD, "", {"messages": CHAT, **sampling}, "   ")
     first, second = read_prompts(path)
-    assert first == Asked("Hello?", {}, f"{path}, line 1")
-    assert second == Asked(CHAT, sampling, f"{path}, line 3")
+    assert first == PromptRequest("Hello?", {}, f"{path}, line 1")
+    assert second == PromptRequest(CHAT, sampling, f"{path}, line 3")
     assert [one.title for one in (first, second)] == ["Hello?", "Hello?"]
 
 
@@ -92,8 +92,8 @@ def test_a_file_without_prompts_is_refused(written, lines):
 @pytest.mark.parametrize("prompt", ["Hello?", CHAT])
 def test_a_system_prompt_begins_each_chat_that_has_none(prompt):
     """A text becomes a user's; the system is said first unless a chat has its own."""
-    assert Asked(prompt).as_chat(None) == CHAT
+    assert PromptRequest(prompt).as_chat(None) == CHAT
     system = {"role": "system", "content": "Be brief."}
-    assert Asked(prompt).as_chat("Be brief.") == [system, *CHAT]
+    assert PromptRequest(prompt).as_chat("Be brief.") == [system, *CHAT]
     own = [{"role": "system", "content": "Be long."}, *CHAT]
-    assert Asked(own).as_chat("Be brief.") == own
+    assert PromptRequest(own).as_chat("Be brief.") == own

@@ -12,7 +12,7 @@ from typing import Annotated
 
 import typer
 
-from kvstead.cli.common import EXIT_FAULT
+from kvstead.cli.commands import EXIT_FAULT
 from kvstead.cli.generate import generate
 from kvstead.cli.models import models
 from kvstead.cli.replay import replay

@@ -14,18 +14,18 @@ from kvstead.replay.streams import read_lines, source_name
 Message = dict[str, str]
 
 _CONTENT = ("prompt", "messages")
-_SAMPLING: dict[str, tuple[str, tuple[type, ...]]] = {
+SAMPLING: dict[str, tuple[str, tuple[type, ...]]] = {
     "max_new_tokens": ("an integer", (int,)),
     "temperature": ("a number", (int, float)),
     "top_p": ("a number", (int, float)),
     "seed": ("an integer", (int,)),
 }
-_KEYS = ", ".join(f"`{key}`" for key in _SAMPLING)
+_KEYS = ", ".join(f"`{key}`" for key in SAMPLING)
 _WANTED = f'{{"prompt": "..."}} or {{"messages": [...]}}, and of {_KEYS} what this line has of its own'
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class PromptRequest:
     """One prompt: a text, or the messages of a chat.
 
     sampling: what it says itself of how to sample, by the names of `SamplingParams`. place: the file and line where it
@@ -49,7 +49,7 @@ class Asked:
         return [{"role": "system", "content": system}, *messages]
 
 
-def read_prompts(path: str) -> list[Asked]:
+def read_prompts(path: str) -> list[PromptRequest]:
     """The prompts of a file, or of standard input for `-`: JSON Lines, plain, gzip or zstandard.
 
     Raises `TraceError` for a line that is no prompt, with its number, and where there is none at all.
@@ -67,10 +67,10 @@ def is_text(value: object) -> bool:
     return type(value) is str and value.encode(errors="ignore").decode() == value
 
 
-def _parse(source: str, number: int, line: str) -> Asked:
+def _parse(source: str, number: int, line: str) -> PromptRequest:
     record = json_object(source, number, line)
     content = [key for key in _CONTENT if key in record]
-    if len(content) != 1 or not record.keys() <= {*_CONTENT, *_SAMPLING}:
+    if len(content) != 1 or not record.keys() <= {*_CONTENT, *SAMPLING}:
         malformed(source, number, _WANTED, record)
     prompt = record.pop(content[0])
     is_right = is_text(prompt) if content == ["prompt"] else _is_chat(prompt)
@@ -78,10 +78,10 @@ def _parse(source: str, number: int, line: str) -> Asked:
         wanted = "a text" if content == ["prompt"] else 'a list of {"role": "...", "content": "..."}'
         malformed(source, number, f"as `{content[0]}` {wanted}", prompt)
     for key, value in record.items():
-        wanted, types = _SAMPLING[key]
+        wanted, types = SAMPLING[key]
         if type(value) not in types:  # `isinstance` would take true for an integer
             malformed(source, number, f"as `{key}` {wanted}", value)
-    return Asked(prompt, record, f"{source}, line {number}")
+    return PromptRequest(prompt, record, f"{source}, line {number}")
 
 
 def _is_chat(messages: object) -> bool:

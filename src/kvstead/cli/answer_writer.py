@@ -12,7 +12,7 @@ from kvstead.report.table import print_text
 _MOST_TITLE = 72  # characters of a prompt that are shown above its answer
 
 
-class Answers:
+class AnswerWriter:
     """Answers under their prompts, in the order of the prompts, however they come in.
 
     titles: of the prompts; a single one is not shown. The first answer that has not ended is written as it comes, and

@@ -1,4 +1,4 @@
-"""The part of `kvstead replay` that needs the whole house: run, then tell."""
+"""The part of `kvstead replay` that loads numpy, torch and matplotlib: replay, report."""
 
 from __future__ import annotations
 
