@@ -53,7 +53,7 @@ def test_prompts_come_by_standard_input_too(written, monkeypatch, compress):
         ({}, 'expected {"prompt": "..."} or {"messages": [...]}'),
         ({"seed": 1}, 'expected {"prompt": "..."} or {"messages": [...]}'),
         (GOOD | {"messages": CHAT}, 'expected {"prompt": "..."} or {"messages": [...]}'),
-        (GOOD | {"max_tokens": 5}, "of `max_new_tokens`, `temperature`, `top_p`, `seed` what"),
+        (GOOD | {"max_tokens": 5}, "any of `max_new_tokens`, `temperature`, `top_p`, `seed`"),
         ({"prompt": 5}, "as `prompt` a text, found 5"),
         ({"prompt": None}, "as `prompt` a text, found None"),
         ({"prompt": CHAT}, "as `prompt` a text"),
@@ -85,7 +85,7 @@ def test_a_bad_line_is_refused_with_its_number(written, line, wanted):
 @pytest.mark.parametrize("lines", [[], ["", "  "]])
 def test_a_file_without_prompts_is_refused(written, lines):
     """An empty file says what was expected in it."""
-    with pytest.raises(TraceError, match=r"prompts.jsonl holds no prompt. Expected a line for each: \{\"prompt\""):
+    with pytest.raises(TraceError, match=r"prompts.jsonl has no prompts. Expected one line each: \{\"prompt\""):
         read_prompts(written(*lines))
 
 

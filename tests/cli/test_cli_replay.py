@@ -294,7 +294,7 @@ def test_an_interrupt_leaves_the_partial_summary(kvstead, monkeypatch):
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
-        (["--memory", "40Gigs"], "'40Gigs' is no size. Write it as 40GiB"),
+        (["--memory", "40Gigs"], "'40Gigs' is not a size. Write it as 40GiB"),
         (["--memory", "1MiB"], "bytes or more"),
         (["--memory", "4GiB", "--gpu", "h1000"], "GPU 'h1000' is unknown"),
         (["--memory", "4GiB", "--policy", "best"], "'best'"),
@@ -338,8 +338,8 @@ def test_missing_files_and_models_are_one_line(kvstead, chat, tmp_path):
         assert ended.err.count("\n") == 1
 
 
-def test_books_too_large_for_this_machine_are_a_fault(kvstead, chat, monkeypatch):
-    """Where the host has no memory for the books, one line says what to make smaller."""
+def test_page_tables_that_do_not_fit_the_host_are_one_line(kvstead, chat, monkeypatch):
+    """Where the host has no memory for the page tables, one line says what to make smaller."""
 
     def exhausted(*_arguments, **_keywords):
         raise MemoryError("Unable to allocate 444. GiB")
@@ -348,7 +348,7 @@ def test_books_too_large_for_this_machine_are_a_fault(kvstead, chat, monkeypatch
     ended = kvstead("replay", chat, "--model", MODEL, "--memory", "4GiB")
     assert (ended.code, ended.out) == (2, "")
     assert ended.err.startswith("kvstead: Unable to allocate 444. GiB")
-    assert "Take a smaller pool" in ended.err
+    assert "Use a smaller pool" in ended.err
 
 
 def test_a_bad_row_names_file_and_line(kvstead, chat):
@@ -373,18 +373,18 @@ def test_a_bad_row_names_file_and_line(kvstead, chat):
         (["--memory", "4GiB", "--window-ratio", "nan"], "not above 0"),
         (["--memory", "4GiB", "--expected-length", "0"], "expected-length"),
         (["--memory", "4GiB", "--layout", "elastic"], "'elastic' is not one of 'static'"),
-        (["--slots", "64", "--layout", "unified"], "--slots: nothing is divided in layout unified"),
+        (["--slots", "64", "--layout", "unified"], "--slots: layout unified divides nothing"),
         (
             ["--memory", "4GiB", "--layout", "padded", "--window-ratio", "1"],
-            "--window-ratio: nothing is divided in layout padded",
+            "--window-ratio: layout padded divides nothing",
         ),
         (
             ["--memory", "4GiB", "--layout", "ideal", "--expected-length", "9"],
-            "--expected-length: nothing is divided in layout ideal",
+            "--expected-length: layout ideal divides nothing",
         ),
         (
             ["--memory", "4GiB", "--layout", "unified", "--state-slots", "9"],
-            "--state-slots: nothing is divided in layout unified",
+            "--state-slots: layout unified divides nothing",
         ),
         (["--memory", "4GiB", "--state-slots", "0"], "state-slots"),
         (["--memory", "4GiB", "--state-interval", "0"], "state-interval"),

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from kinds_bench import MODELS, POOL_LAYOUTS, manager_for, manager_of_bytes
-from replay_bench import LinearCost
+from kind_models import MODELS, POOL_LAYOUTS, manager_for, manager_of_bytes
+from replay_oracles import LinearCost
 from trace_strategies import make_trace_of, traces
 
 from kvstead.engine import Request, Scheduler

@@ -143,7 +143,7 @@ def test_burstgpt(write):
     assert trace.arrivals.tolist() == [0.0, 113.0]
     assert trace.prompt_lens.tolist() == [472, 3]
     assert trace.output_lens.tolist() == [18, 4]
-    assert trace.problems == (f"{old}, line 3: no token to generate.",)
+    assert trace.problems == (f"{old}, line 3: there is no token to generate.",)
     header = "Timestamp,Session ID,Elapsed time,Model,Request tokens,Response tokens,Total tokens,Log Type"
     newer = read_trace(write(header, '0.5,"a,b",2.5,ChatGPT,472,18,490,Conversation log'))
     assert newer.prompt_lens.tolist() == [472]
@@ -152,7 +152,7 @@ def test_burstgpt(write):
 def test_burstgpt_totals(write):
     """A total that is not the sum is reported and the row left out."""
     path = write(BURSTGPT, "5,ChatGPT,472,18,490,x", "6,ChatGPT,472,18,491,x")
-    assert read_trace(path).problems == (f"{path}, line 3: 472 + 18 tokens are not the total of 491.",)
+    assert read_trace(path).problems == (f"{path}, line 3: 472 + 18 tokens do not add up to the total of 491.",)
 
 
 @pytest.mark.parametrize("time", ["soon", "nan", "inf", "-1", ""])
@@ -173,8 +173,8 @@ def test_rows_that_contradict_themselves(write, prompt_len, num_ids, expected):
     assert len(trace) == 2
     assert len(trace.problems) == 1
     assert trace.problems[0] == (
-        f"{path}, line 2: {prompt_len} prompt tokens and {num_ids} block ids, "
-        f"but {expected} blocks of 512 tokens hold that prompt."
+        f"{path}, line 2: {prompt_len} prompt tokens take {expected} blocks of 512 tokens, "
+        f"but there are {num_ids} block ids."
     )
     assert trace.arrivals == pytest.approx([27.477, 27.478]), "time counts from the first row, left out or not"
 
@@ -185,8 +185,8 @@ def test_requests_of_nothing(write):
         {**MOONCAKE_ROW, "input_length": 0, "hash_ids": []}, MOONCAKE_ROW, {**MOONCAKE_ROW, "output_length": 0}
     )
     assert read_trace(path).problems == (
-        f"{path}, line 1: a prompt of no token.",
-        f"{path}, line 3: no token to generate.",
+        f"{path}, line 1: the prompt is empty.",
+        f"{path}, line 3: there is no token to generate.",
     )
 
 
@@ -245,7 +245,8 @@ def test_format_by_name(write):
         read_trace(write(BURSTGPT), format="azure")
     with pytest.raises(TraceError, match="line 1: expected one JSON object"):
         read_trace(write(AZURE), format="qwen")
-    with pytest.raises(TraceError, match=r"'parquet' is no trace format. Use one of qwen, mooncake, azure, burstgpt"):
+    formats = "qwen, mooncake, azure, burstgpt"
+    with pytest.raises(TraceError, match=rf"'parquet' is not a trace format. Use one of {formats}"):
         read_trace(write(AZURE), format="parquet")
     assert set(TRACE_FORMATS) == {"qwen", "mooncake", "azure", "burstgpt"}
 
@@ -256,7 +257,7 @@ def test_traces_without_requests(write):
         read_trace(write("", "  "))
     with pytest.raises(TraceError, match="holds no request: it has no rows"):
         read_trace(write(AZURE))
-    with pytest.raises(TraceError, match=r"all 1 rows contradict themselves. The first: .*line 1"):
+    with pytest.raises(TraceError, match=r"all 1 rows are inconsistent. The first: .*line 1"):
         read_trace(write({**MOONCAKE_ROW, "hash_ids": [1]}))
 
 

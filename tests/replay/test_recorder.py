@@ -4,7 +4,7 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from kinds_bench import MODELS, manager_for
+from kind_models import MODELS, manager_for
 from trace_strategies import make_trace_of
 
 from kvstead.replay.recorder import Recorder

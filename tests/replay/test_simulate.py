@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from replay_bench import LinearCost
+from replay_oracles import LinearCost
 from trace_strategies import make_trace_of, traces
 
 from kvstead.engine import Request, Scheduler

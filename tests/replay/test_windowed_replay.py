@@ -6,7 +6,7 @@ from itertools import islice
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from replay_bench import LinearCost, reused_tokens
+from replay_oracles import LinearCost, reused_tokens
 from trace_strategies import make_trace_of, traces
 
 from kvstead.engine import Request, Scheduler

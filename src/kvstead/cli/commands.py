@@ -40,7 +40,7 @@ def require_one(first: str, second: str, values: Sequence[object], *, least: int
     """Refuse two options that exclude each other, and none where one is needed."""
     given = sum(value is not None for value in values)
     if not least <= given <= 1:
-        wanted = "Give one of them" if least else "Give one of them at most"
+        wanted = "Give one of them" if least else "Give only one"
         raise typer.BadParameter(
             f"{'both are' if given else 'neither is'} given. {wanted}.", param_hint=f"{first} / {second}"
         )

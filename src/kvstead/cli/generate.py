@@ -1,4 +1,4 @@
-"""`kvstead generate`: what a model says, on kvstead's memory."""
+"""`kvstead generate`: generate text with a model whose cache kvstead manages."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from kvstead.report.units import parse_bytes
 
 
 class PoolLayout(StrEnum):
-    """How the kinds of cache of a model that computes share its memory."""
+    """How the kinds of cache share the memory of a model that runs."""
 
     STATIC = "static"
     UNIFIED = "unified"
@@ -55,7 +55,7 @@ class GenerateArguments:
         require_one("--prompt", "--prompts", [self.prompt or None, self.prompts], least=1)
         require_one("--system", "--raw", [self.system, self.raw or None])
         if not all(map(is_text, [*(self.prompt or ()), self.system or ""])):
-            raise typer.BadParameter("it is no UTF-8 text.", param_hint="--prompt / --system")
+            raise typer.BadParameter("the text is not UTF-8.", param_hint="--prompt / --system")
 
     def requests(self) -> list[PromptRequest]:
         """The prompts of the command line, or of the file it names. Raises `TraceError` for a faulty line."""
@@ -77,9 +77,9 @@ def generate(arguments: GenerateArguments) -> None:
     requests = arguments.requests()
 
     if find_spec("transformers") is None:
-        raise CheckpointError("models are loaded by transformers, which is missing. Run: pip install 'kvstead[hf]'")
+        raise CheckpointError("transformers, which loads models, is not installed. Run: pip install 'kvstead[hf]'")
 
-    # Loading what generates takes seconds, and neither help nor a faulty file needs it.
+    # These imports take seconds, and neither help nor a faulty file needs them.
     from kvstead.cli.generate_run import generate_and_report  # noqa: PLC0415
 
     is_interrupted = generate_and_report(

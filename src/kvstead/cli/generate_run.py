@@ -36,7 +36,7 @@ def generate_and_report(
     memory: keywords of `LLM`. sampling: those of `SamplingParams`, for what a request does not say itself. system:
     begins every chat. is_raw: texts are taken as they are, not as chats. is_streamed: texts are written as they come.
     """
-    params = [_params(request, sampling) for request in requests]  # a faulty one is refused before anything is loaded
+    params = [_params(request, sampling) for request in requests]  # refuse a faulty one before anything is loaded
     with loading_bar() as show:
         llm = LLM(model, **memory, report=show)
     prompts = [each.prompt if is_raw and isinstance(each.prompt, str) else each.as_chat(system) for each in requests]

@@ -1,4 +1,4 @@
-"""What `kvstead generate` is asked: prompts from the command line, or from a file of JSON lines."""
+"""The prompts of `kvstead generate`: from the command line, or from a file of JSON lines."""
 
 from __future__ import annotations
 
@@ -21,15 +21,14 @@ SAMPLING: dict[str, tuple[str, tuple[type, ...]]] = {
     "seed": ("an integer", (int,)),
 }
 _KEYS = ", ".join(f"`{key}`" for key in SAMPLING)
-_WANTED = f'{{"prompt": "..."}} or {{"messages": [...]}}, and of {_KEYS} what this line has of its own'
+_WANTED = f'{{"prompt": "..."}} or {{"messages": [...]}}, and any of {_KEYS}'
 
 
 @dataclass(frozen=True, slots=True)
 class PromptRequest:
     """One prompt: a text, or the messages of a chat.
 
-    sampling: what it says itself of how to sample, by the names of `SamplingParams`. place: the file and line where it
-    stands, if it does in one.
+    sampling: the keywords of `SamplingParams` that it gives itself. place: its file and line, "" on the command line.
     """
 
     prompt: str | list[Message]
@@ -38,11 +37,11 @@ class PromptRequest:
 
     @property
     def title(self) -> str:
-        """What it asks: the text, or what was said last."""
+        """The text, or the last message of the chat."""
         return self.prompt if isinstance(self.prompt, str) else self.prompt[-1]["content"]
 
     def as_chat(self, system: str | None) -> list[Message]:
-        """Its messages, a text as that of a user; `system` is said first, where no other system message is."""
+        """Its messages; a text is one of the user. `system` comes first, unless the chat has a system message."""
         messages = [{"role": "user", "content": self.prompt}] if isinstance(self.prompt, str) else self.prompt
         if system is None or messages[0]["role"] == "system":
             return messages
@@ -52,18 +51,18 @@ class PromptRequest:
 def read_prompts(path: str) -> list[PromptRequest]:
     """The prompts of a file, or of standard input for `-`: JSON Lines, plain, gzip or zstandard.
 
-    Raises `TraceError` for a line that is no prompt, with its number, and where there is none at all.
+    Raises `TraceError` for a line that is not a prompt, with its number, and for a file without prompts.
     """
     source = source_name(path)
     lines = ((number, line) for number, line in enumerate(read_lines(path), start=1) if line and not line.isspace())
     prompts = [_parse(source, number, line) for number, line in lines]
     if not prompts:
-        raise TraceError(f"{source} holds no prompt. Expected a line for each: {_WANTED}.")
+        raise TraceError(f"{source} has no prompts. Expected one line each: {_WANTED}.")
     return prompts
 
 
 def is_text(value: object) -> bool:
-    """Whether it is text that can be written as UTF-8: JSON and shells also give halves of characters."""
+    """Whether a value is text that UTF-8 can encode: JSON and shells also give lone surrogates."""
     return type(value) is str and value.encode(errors="ignore").decode() == value
 
 

@@ -1,4 +1,4 @@
-"""`kvstead replay`: what a trace does to a memory."""
+"""`kvstead replay`: replay request traces on a memory of a given size."""
 
 from __future__ import annotations
 
@@ -101,7 +101,7 @@ def replay(arguments: ReplayArguments) -> None:
     """
     options = arguments.options()
 
-    # Loading what replays takes seconds, and neither help nor a faulty option needs it.
+    # These imports take seconds, and neither help nor a wrong option needs them.
     from kvstead.cli.replay_run import replay_and_report  # noqa: PLC0415
 
     if replay_and_report(options, folder=arguments.out, as_json=arguments.json):
@@ -112,7 +112,7 @@ def _require_static(layout: Layout, dividing: list[str]) -> None:
     """Refuse options that divide the memory, by their names, in a layout that does not divide it."""
     if layout is not Layout.STATIC and dividing:
         raise typer.BadParameter(
-            f"nothing is divided in layout {layout}. Size it by --memory alone, or use --layout static.",
+            f"layout {layout} divides nothing. Give --memory alone, or use --layout static.",
             param_hint=" / ".join(dividing),
         )
 

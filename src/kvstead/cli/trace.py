@@ -1,4 +1,4 @@
-"""`kvstead trace`: make traces, and look into them."""
+"""`kvstead trace`: make traces and count what they hold."""
 
 from __future__ import annotations
 

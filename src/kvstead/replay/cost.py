@@ -10,13 +10,13 @@ import numpy as np
 
 from kvstead.kernels.array_types import IntArray
 from kvstead.model import Window
-from kvstead.replay.figures import require_at_least, require_between, require_positive
+from kvstead.replay.checks import require_at_least, require_between, require_positive
 from kvstead.replay.gpus import GPU_NAMES, Gpu, gpu
 
 __all__ = ["GPU_NAMES", "FixedCost", "Gpu", "RooflineCost", "StepCost", "StepTimer", "gpu"]
 
 _FLOPS_PER_PARAM = 2.0  # one multiplication and one addition per weight and token
-_ALL_TOUCHED = -1e9  # log of the share of weights that one token leaves alone, where that is none
+_ALL_TOUCHED = -1e9  # log of the share of weights that one token does not read, if that is 0
 
 
 class StepCost(Protocol):

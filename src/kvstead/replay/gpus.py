@@ -13,11 +13,11 @@ _GIGA = 1e9
 
 @dataclass(frozen=True, slots=True)
 class Gpu:
-    """One GPU as its maker publishes it: peaks that no program reaches, so a cost formula scales them down.
+    """One GPU as its maker publishes it: peaks that no program reaches, so the cost formula scales them down.
 
     bf16_flops: dense (no sparsity) tensor FLOP/s with float32 accumulation. fp8_flops: the same for fp8, None where the
     hardware has none. bandwidth: bytes/s of its memory. memory_bytes: the figure on the data sheet at 10^9 bytes a GB.
-    source: where the figures stand.
+    source: where the figures are published.
     """
 
     name: str

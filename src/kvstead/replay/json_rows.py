@@ -42,7 +42,7 @@ class MooncakeRows:
 
 
 class QwenRows:
-    """Qwen-Bailian: `timestamp` in seconds, `hash_ids` of 16 tokens each, and the place in its chat.
+    """Qwen-Bailian: `timestamp` in seconds, `hash_ids` of 16 tokens each, and the request's place in its chat.
 
     `chat_id`, `parent_chat_id` (-1 for a chat's first request) and `turn` must be integers; they are not kept, as the
     block ids alone say what is shared.
@@ -64,7 +64,7 @@ class QwenRows:
 
 
 def json_object(source: str, number: int, line: str) -> dict[str, Any]:
-    """The JSON object that line `number` is. Raises `TraceError` for anything else."""
+    """The JSON object on line `number`. Raises `TraceError` for anything else."""
     try:
         record = json.loads(line)
     except (ValueError, RecursionError):  # also an integer of too many digits

@@ -4,7 +4,7 @@
       ^                                                                               |
       '---------------------- requests arrive when the clock has come so far <--------'
 
-Memory is booked, not allocated, so a pool of any size is replayed on any machine.
+Pages are counted, not allocated, so any machine replays a pool of any size.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ _TIMED = (
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """How far a replay has come, for a progress bar. Times in seconds, memory in bytes."""
+    """The progress of a replay, for a progress bar. Times in seconds, memory in bytes."""
 
     clock_s: float
     done: int
@@ -56,7 +56,7 @@ class Progress:
 
     @classmethod
     def of(cls, manager: KVCacheManager, recorder: Recorder, clock_s: float, waiting: int, running: int) -> Progress:
-        """Where the replay stands."""
+        """The progress at `clock_s`, from what the manager holds and the recorder counted."""
         stats = manager.stats()
         return cls(
             clock_s=clock_s,
@@ -70,7 +70,7 @@ class Progress:
 
 
 class Stopwatch:
-    """Wall time spent inside a manager: its methods are wrapped, on this one instance."""
+    """Adds up the wall time inside one manager, whose methods it wraps."""
 
     def __init__(self, manager: KVCacheManager) -> None:
         self.seconds = 0.0
@@ -83,18 +83,18 @@ class Stopwatch:
             try:
                 return method(*args, **kwargs)
             finally:
-                # Methods that were called inside have added their time too; it is part of this one's.
+                # Methods called inside have added their time too; this replaces it.
                 self.seconds = before + time.perf_counter() - began
 
         return timed
 
 
 def silent(_progress: Progress) -> None:
-    """Report nothing."""
+    """Take a report and show nothing: the default of `report`."""
 
 
 class _ComputedTokens:
-    """A step that is done the moment it is launched."""
+    """A step that is finished when it is launched."""
 
     def __init__(self, tokens: IntArray) -> None:
         self._tokens = tokens
@@ -105,7 +105,7 @@ class _ComputedTokens:
 
 
 class CostRunner:
-    """Computes nothing: adds up how long each step would take, and makes up the tokens it would sample.
+    """Computes nothing: adds up how long each step would take, and generates the trace's output ids.
 
     spend: told the seconds of each step when it is launched, while the memory is as the step uses it. window,
     has_states: as in `StepTimer`.
@@ -146,7 +146,7 @@ class CostRunner:
 
 
 class Replay:
-    """One trace on one scheduler.
+    """Replays one trace on one scheduler.
 
     report: called every few hundred steps with a `Progress`. An interrupt (Ctrl-C) ends the replay cleanly; the result
     then covers what was done so far and says so.
@@ -173,7 +173,7 @@ class Replay:
         self._clock = 0.0
 
     def run(self) -> ReplayResult:
-        """Replay the whole trace."""
+        """Replay the whole trace, or until an interrupt. Call it once."""
         began = time.perf_counter()
         interrupted = False
         try:

@@ -21,7 +21,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from kvstead.replay.figures import require_from_to
+from kvstead.replay.checks import require_from_to
 from kvstead.replay.rows import MAX_TICKS, MAX_TOKENS
 from kvstead.replay.trace import Trace, by_arrival
 from kvstead.replay.writers import write_mooncake
@@ -96,7 +96,7 @@ def make_trace(
 
 @dataclass(frozen=True, slots=True)
 class _Draw:
-    """The random figures."""
+    """Draws the random figures."""
 
     random: Random
     spread: float

@@ -1,4 +1,4 @@
-"""A replay's timeline as pictures. Drawn without a display and without matplotlib's global state."""
+"""A replay's timeline as plots, drawn without a display and without matplotlib's global state."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ _RECENT_SHARE = 0.05  # of the clock: the span over which the recent hit rate is
 
 @dataclass(frozen=True, slots=True)
 class Timeline:
-    """Samples over the trace's clock, one float64[n] a column."""
+    """Samples over the trace's clock: float64[n] per column."""
 
     columns: Mapping[str, NDArray[np.float64]]
 
     @classmethod
     def of(cls, names: Sequence[str], rows: Sequence[Sequence[float]]) -> Self:
-        """From rows of samples, each with one value a name."""
+        """From samples, each with one value per name."""
         values = np.array(rows, dtype=np.float64).reshape(len(rows), len(names))
         return cls({name: values[:, column] for column, name in enumerate(names)})
 
