@@ -23,7 +23,7 @@ def _complete(parts):
 
 
 @given(st.data(), TEXTS)
-def test_answers_read_the_same_however_they_come(data, parts):
+def test_answers_read_the_same_in_any_order_of_arrival(data, parts):
     """Written as it comes, in any interleaving, the text only ever grows, and ends as one written at the end."""
     answers, stream = _written([f"prompt {at}" for at in range(len(parts))])
     left = [list(part) for part in parts]

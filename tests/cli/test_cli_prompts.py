@@ -25,7 +25,7 @@ def written(tmp_path):
     return write
 
 
-def test_a_line_is_a_text_or_a_chat_with_what_it_says_of_sampling(written):
+def test_a_line_is_a_text_or_a_chat_with_its_sampling(written):
     """Texts and chats come in the order of their lines, blank ones between them left out, each with its place."""
     sampling = {"max_new_tokens": 5, "temperature": 1, "top_p": 0.5, "seed": 7}
     path = written(GOOD, "", {"messages": CHAT, **sampling}, "   ")

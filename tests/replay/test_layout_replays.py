@@ -133,7 +133,7 @@ def test_sides_add_up_as_they_share(trace, kind, pool_layout, page_size, limits)
 @settings(max_examples=40)
 @given(traces(), st.sampled_from(list(MODELS)), st.sampled_from([1, 2, 4]), LIMITS)
 def test_layouts_find_the_same_in_ample_memory(trace, kind, page_size, limits):
-    """While nobody is short of room each layout serves alike, step by step, and none is ever short, evicts or moves."""
+    """In ample memory all layouts run the same steps; none is ever short, evicts or moves."""
     found = []
     for pool_layout in ("static", "unified", "ideal"):
         manager = ample(MODELS[kind], pool_layout, page_size, trace)
@@ -212,7 +212,7 @@ def test_hits_end_where_a_state_is(trace, kind, pool_layout, page_size, chunk_to
 def test_the_only_kept_state_lies_behind_where_the_next_request_parts(pool_layout, mode):
     """The first of four requests leaves a state at 2,112 of its 2,200 tokens; the second shares 1,500 of them.
 
-    It finds them in vain, and leaves a state where it parts; the third, which shares the same, goes on from there. The
+    It cannot use them, and leaves a state where it branches; the third, which shares the same, goes on from there. The
     fourth shares all and goes on from the first one's state. Lost tokens are told as lost to missing states.
     """
     first = list(range(22))
@@ -236,7 +236,7 @@ def test_the_only_kept_state_lies_behind_where_the_next_request_parts(pool_layou
 
 
 @pytest.mark.parametrize("serial", [True, False])
-def test_a_memory_of_one_state_serves_who_comes_back(serial):
+def test_a_memory_of_one_state_serves_a_request_that_repeats_a_prompt(serial):
     """The one state is that of the cached prompt and cannot be copied: the second request computes its whole prompt."""
     trace = make_trace_of([(0.0, 12, 1, [0, 1, 2]), (9.0, 13, 1, [0, 1, 2, 3])], 4)
     manager = manager_for(MODELS["states"], "static", 4, 16, num_states=1, state_interval=4)
@@ -252,9 +252,9 @@ def test_a_memory_of_one_state_serves_who_comes_back(serial):
 @pytest.mark.parametrize("kind", [kind for kind in MODELS if kind not in {"whole sequences", "windows alone"}])
 @pytest.mark.parametrize("seed", range(2))
 def test_an_arena_is_fuller_before_it_is_short(kind, seed):
-    """Of the same bytes an arena holds more than divided sides when room is short for the first time, and at its peak.
+    """Of the same bytes an arena holds more than divided sides at its peak, and when it is first short of memory.
 
-    Where memory is divided, one side is short while another has room.
+    Where memory is divided, one side is short while another has free pages.
     """
     model, filled = MODELS[kind], {}
     trace = make_trace(
@@ -293,7 +293,7 @@ def chat(tmp_path_factory):
 @pytest.mark.parametrize("layout", list(Layout))
 @pytest.mark.parametrize("model", PRESETS)
 def test_presets_are_replayed_in_every_layout(chat, model, layout):
-    """In a memory of a few requests all are served, some tokens are reused, every byte is told, the books are right."""
+    """In a memory of a few requests all are served, some tokens are reused, bytes add up, the audit is clean."""
     trace, model_layout = read_trace(chat), load_layout(model)
     num_bytes = 4 * model_layout.sequence_bytes(longest(trace)) + 8 * model_layout.state_bytes
     options = ReplayOptions((chat,), model, num_bytes=num_bytes, layout=layout)
@@ -309,7 +309,7 @@ def test_presets_are_replayed_in_every_layout(chat, model, layout):
 
 
 @pytest.mark.parametrize("model", PRESETS)
-def test_presets_are_replayed_one_by_one(chat, model):
+def test_presets_are_replayed_one_request_at_a_time(chat, model):
     """So they are by name and numbers, one request at a time, in an arena."""
     num_bytes = 3 * load_layout(model).sequence_bytes(4096) + 4 * load_layout(model).state_bytes
     options = ReplayOptions((chat,), model, num_bytes=num_bytes, layout=Layout.UNIFIED, mode=Mode.SERIAL)
@@ -339,7 +339,7 @@ def test_each_row_of_a_step_reads_and_writes_a_state(trace, kind, page_size, lim
     assert (result.clock_s > trace.arrivals.max()) == has_states
 
 
-def test_a_replay_that_cannot_go_on_says_so(monkeypatch):
+def test_a_replay_that_cannot_go_on_fails_with_a_message(monkeypatch):
     """Where a scheduler plans nothing although requests wait, the replay ends with a message, not in a loop."""
     trace = make_trace_of([(0.0, 4, 2, None)], 4)
     scheduler = Scheduler(manager_for(MODELS["states"], "static", 1, 20))

@@ -43,7 +43,7 @@ def test_rates_are_shares_of_what_was_counted():
 
 @pytest.mark.parametrize(("kind", "cause"), [("windows", "dead_windows"), ("states", "missing_states")])
 def test_lost_tokens_have_one_cause(kind, cause):
-    """Tokens found in vain are lost to states where the model has some, else to windows; the other figure is 0."""
+    """Unused tokens count as lost to states if the model has some, else to windows; the other figure is 0."""
     recorder = Recorder(_trace(), manager_for(MODELS[kind], "static", 1, 40))
     recorder.start(0, 2, 3, 1.0)
     prefix = _figures(recorder).prefix
@@ -75,7 +75,7 @@ def test_what_is_free_is_summed_and_moves_are_counted_per_step(monkeypatch):
     assert memory.mean_bytes == memory.by_state["live"] + memory.by_state["cached"]
 
 
-def test_a_latency_of_nobody_has_no_quantiles():
+def test_a_latency_without_samples_has_no_quantiles():
     """Without a sample each quantile is None; of some they lie between neighbours."""
     assert Quantiles.of(np.array([])) == Quantiles(None, None, None)
     assert Quantiles.of(np.array([0.0, 10.0])) == Quantiles(5.0, 9.0, 9.9)

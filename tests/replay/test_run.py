@@ -98,7 +98,7 @@ def test_ranks_read_their_shares_of_states_at_once(options):
     assert reading == pytest.approx([num_bytes / (gpu("h100-sxm").bandwidth * 0.8 * ranks) for ranks in (1, 2)])
 
 
-def test_states_are_stored_and_read_as_told(options):
+def test_the_dtype_of_states_sets_their_bytes_and_time(options):
     """The dtype of states reaches the memory and the time of its steps."""
     options = replace(options, model="qwen3-next-80b-a3b", num_slots=None, num_bytes=2**31)
     wide, narrow = (run_replay(replace(options, state_dtype=dtype)).figures for dtype in ("float32", "bfloat16"))
@@ -128,7 +128,7 @@ def test_a_given_step_time_needs_no_gpu(options):
         ({"max_running": 0}, InvalidSize),
     ],
 )
-def test_options_that_make_no_replay_are_refused(options, changes, error):
+def test_options_that_cannot_be_replayed_are_refused(options, changes, error):
     """Each wrong option raises its own fault."""
     with pytest.raises(error):
         run_replay(replace(options, **changes))

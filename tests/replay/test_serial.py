@@ -27,7 +27,7 @@ def big_manager(trace, page_size):
 
 
 @given(traces(), PAGE_SIZES, st.integers(1, 20))
-def test_reuse_is_what_a_set_of_prefixes_says(trace, page_size, chunk_tokens):
+def test_reuse_equals_a_count_over_a_set_of_prefixes(trace, page_size, chunk_tokens):
     """Whatever the pages and chunks, whole pages of earlier prompts are found, all but the last token of the own."""
     replay = SerialReplay(trace, big_manager(trace, page_size), FixedCost(1.0), chunk_tokens=chunk_tokens)
     result = replay.run().figures
@@ -40,7 +40,7 @@ def test_reuse_is_what_a_set_of_prefixes_says(trace, page_size, chunk_tokens):
 
 
 @given(traces(), PAGE_SIZES, st.integers(1, 12), st.sampled_from(["lru", "mru", "lfu"]))
-def test_small_memories_find_less_and_refuse_what_cannot_fit(trace, page_size, num_pages, policy):
+def test_small_memories_find_less_and_reject_what_cannot_fit(trace, page_size, num_pages, policy):
     """Each request is served or refused with a reason, and no cache finds more than an endless one."""
     manager = tiny_manager(num_pages * page_size, page_size, max_requests=1, policy=policy)
     result = SerialReplay(trace, manager, FixedCost(1.0), chunk_tokens=5).run()
@@ -95,7 +95,7 @@ def test_reuse_of_recorded_traces(name, share, share_of_pages):
 
 
 @pytest.mark.parametrize("chunk_tokens", [1, 3, 64])
-def test_clock_is_the_sum_of_the_computed_tokens(chunk_tokens):
+def test_the_clock_is_the_sum_over_computed_tokens(chunk_tokens):
     """Chunks of the prompt that was not found, then a step for each further token, at its context."""
     trace = make_trace_of([(0.0, 10, 4, [0, 1, 2]), (0.0, 10, 1, [0, 1, 3]), (9.0, 3, 6, None)], 4)
     cost = LinearCost()
@@ -124,7 +124,7 @@ def test_memory_is_averaged_over_the_time_of_the_steps():
     assert result.memory.peak_bytes == 8 * TOKEN_BYTES
 
 
-def test_an_interrupt_gives_what_was_done_so_far():
+def test_an_interrupt_returns_the_figures_so_far():
     """Ctrl-C in the middle ends the replay with the requests that were served."""
     trace = make_trace_of([(0.0, 3, 2, None)] * 100, 4)
     reports = []

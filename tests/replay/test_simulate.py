@@ -109,7 +109,7 @@ def test_one_request_by_hand(overlap):
 
 @pytest.mark.parametrize("overlap", [True, False])
 def test_time_between_requests_holds_only_what_is_cached(overlap):
-    """Nothing is live while nobody is there, however long; a request of one step counts for that step."""
+    """Nothing is live while no request runs; a request of one step counts for that step."""
     trace = make_trace_of([(0.0, 4, 1, [0]), (100.0, 3, 1, [1])], 4)
     result = replay_of(trace, tiny_manager(20, 2), FixedCost(2.0), overlap=overlap).run()
     figures = result.figures
@@ -131,7 +131,7 @@ def test_requests_wait_for_their_time():
     assert (ttft.p50, ttft.p99) == (4.0, pytest.approx(6.94))  # first tokens at 4, 8 and 54
 
 
-def test_a_trace_of_nothing_that_fits():
+def test_a_trace_in_which_nothing_fits_is_rejected_whole():
     """All rejected: no step, no time, no latency, and no hit rate."""
     trace = make_trace_of([(1.0, 30, 2, [0, 1]), (2.0, 40, 2, [0, 2])], 20)
     result = replay_of(trace, tiny_manager(20, 2), FixedCost(1.0)).run().figures
@@ -142,7 +142,7 @@ def test_a_trace_of_nothing_that_fits():
 
 
 @pytest.mark.parametrize("overlap", [True, False])
-def test_an_interrupt_gives_what_was_done_so_far(overlap):
+def test_an_interrupt_returns_the_figures_so_far(overlap):
     """Ctrl-C ends the replay with counts and averages of the steps until then."""
     trace = make_trace_of([(0.0, 3, 40, None)] * 40, 4)
     reports = []
@@ -185,7 +185,7 @@ def test_interrupted_full_memory_stays_within_its_size():
 
 
 @pytest.mark.parametrize("num_steps", [10, 4_000, 30_000])
-def test_timeline_thins_out(num_steps):
+def test_the_timeline_is_thinned_out(num_steps):
     """However long the replay, fewer than 4,000 points, spread over all of its time."""
     trace = make_trace_of([(0.0, 1, 1, None)], 1)
     recorder = Recorder(trace, tiny_manager(4))

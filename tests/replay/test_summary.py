@@ -201,7 +201,7 @@ def test_states_sum_to_the_total_through_json(full, window):
 ARENA = {"live": 300, "cached": 200, "parked": 0, "hole": 90, "gap": 330, "sink": 60, "padding": 20}
 
 
-def test_what_was_asked_for_is_told_beside_the_figures():
+def test_options_are_reported_beside_the_figures():
     """The page size is that of the memory, not the one asked for; layout, interval and dtype of states are options."""
     options = replace(OPTIONS, layout=Layout.UNIFIED, state_interval=64)
     figures = replace(FIGURES, page_size=8, memory=replace(FIGURES.memory, by_state=ARENA, free=90 + 330))
@@ -231,7 +231,7 @@ def test_messages_are_counted_in_full_and_listed_in_part():
     assert summary["excluded"] == list(problems[:20])
 
 
-def test_options_and_the_interrupt_are_told():
+def test_mode_policy_and_interrupt_are_reported():
     """How the replay ran is in the summary: a constant step has no GPU, an interrupt is said."""
     options = replace(OPTIONS, step_seconds=0.01, mode=Mode.SERIAL, policy="lfu", cache_dtype="int8", tensor_parallel=2)
     summary = summarize(replace(RESULT, figures=replace(FIGURES, interrupted=True)), options)

@@ -1,4 +1,4 @@
-"""Replays of models with windows: what their steps read, what they reuse, and what their small side has room for."""
+"""Replays of models with windows: what their steps read, what they reuse, and what fits their window side."""
 
 from dataclasses import replace
 from itertools import islice
@@ -107,7 +107,7 @@ def test_counts_and_sides_add_up(trace, layout, page_size, num_pages, limits):
 
 
 @given(traces(), LAYOUTS, PAGE_SIZES, st.integers(1, 20))
-def test_windows_lose_nothing_while_there_is_room(trace, layout, page_size, chunk_tokens):
+def test_no_hit_is_lost_while_windows_fit(trace, layout, page_size, chunk_tokens):
     """One request at a time in a memory that is never full finds what a model without windows would."""
     manager = big_manager(trace, page_size, layout)
     result = SerialReplay(trace, manager, FixedCost(1.0), chunk_tokens=chunk_tokens).run().figures
@@ -121,7 +121,7 @@ def test_windows_lose_nothing_while_there_is_room(trace, layout, page_size, chun
 
 
 @given(LAYOUTS, st.sampled_from([1, 2, 4]), st.integers(1, 7), st.integers(1, 30))
-def test_clock_is_the_sum_of_the_computed_tokens(layout, page_size, chunk_tokens, output):
+def test_the_clock_is_the_sum_over_computed_tokens(layout, page_size, chunk_tokens, output):
     """Chunks of the prompt that was not found, then a step for each further token, at its context and its window."""
     trace = make_trace_of([(0.0, 10, output, [0, 1, 2]), (0.0, 10, 1, [0, 1, 3]), (9.0, 3, 6, None)], 4)
     manager, cost = big_manager(trace, page_size, layout), LinearCost()
@@ -141,7 +141,7 @@ def test_clock_is_the_sum_of_the_computed_tokens(layout, page_size, chunk_tokens
 
 
 @given(traces(), LAYOUTS, st.sampled_from([1, 2, 4]), st.integers(1, 20), st.integers(0, 3))
-def test_one_window_is_room_enough(trace, layout, page_size, chunk_tokens, spare):
+def test_one_window_is_capacity_enough(trace, layout, page_size, chunk_tokens, spare):
     """With a window side for little more than one request long prompts and outputs are served all the same."""
     pages = layout.window_rule.pages(page_size) + spare
     lengths = trace.prompt_lens + trace.output_lens
@@ -155,8 +155,8 @@ def test_one_window_is_room_enough(trace, layout, page_size, chunk_tokens, spare
     manager.audit()
 
 
-def test_a_dead_window_loses_a_hit_that_the_full_side_still_has():
-    """Behind a long request a small window side keeps no window of the first prompt: its tokens are found in vain."""
+def test_a_hit_with_a_dead_window_counts_as_lost():
+    """A long request evicts the windows of the first prompt from a small window side: its tokens are found but lost."""
     layout = tiny_window_layout(4)
     trace = make_trace_of([(0.0, 12, 1, [0, 1, 2]), (0.0, 40, 1, list(range(10, 20))), (0.0, 12, 1, [0, 1, 3])], 4)
     manager = tiny_manager(200, 4, layout=layout, num_window_slots=16, max_requests=1)
