@@ -88,18 +88,6 @@ class RooflineCost:
     Raises `InvalidSize` for a figure out of range.
     """
 
-    __slots__ = (
-        "_kv_seconds",
-        "_log_untouched",
-        "_overhead",
-        "_pair_seconds",
-        "_state_seconds",
-        "_token_seconds",
-        "_weight_seconds",
-        "_window_pair_seconds",
-        "_window_seconds",
-    )
-
     def __init__(
         self,
         gpu: Gpu,

@@ -28,7 +28,7 @@ class Gpu:
     source: str
 
     def peak_flops(self, weight_bytes: float) -> float:
-        """Peak FLOP/s with weights of so many bytes each: in fp8 for 1 byte or less where the GPU has it, else bf16."""
+        """Peak FLOP/s for weights of `weight_bytes` each: of fp8 for 1 byte or less where the GPU has it, else bf16."""
         return self.fp8_flops if weight_bytes <= 1 and self.fp8_flops else self.bf16_flops
 
 

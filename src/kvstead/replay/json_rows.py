@@ -14,7 +14,7 @@ QWEN_BLOCK_SIZE = 16
 class MooncakeRows:
     """Mooncake: `timestamp` in milliseconds, `input_length`, `output_length`, `hash_ids` (512 tokens each).
 
-    An optional `block_size` says otherwise; it must be the same in every row, as equal ids mean equal blocks.
+    An optional `block_size` replaces 512; it must be the same in every row, since equal ids mean equal blocks.
     """
 
     ticks_per_second = 1000

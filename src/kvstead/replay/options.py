@@ -39,8 +39,8 @@ class ReplayOptions:
     traces: files, or `-` for standard input; several are merged by arrival. model: a bundled name or a configuration
     file. num_bytes (padding pages included) or num_slots: the memory of one rank; exactly one of them. Slots are those
     of whole sequences, or of windows where the model keeps nothing else. gpu: times steps by its roofline, unless
-    step_seconds says how long each takes. chunk_tokens: tokens computed in a step at most. max_running: requests on
-    the memory at once. tensor_parallel: ranks, each with its share of heads.
+    step_seconds is given: a constant for every step. chunk_tokens: tokens computed in a step at most. max_running:
+    requests on the memory at once. tensor_parallel: ranks, each with its share of heads.
 
     layout: how windows, states and the rest share the memory. A static one divides it: window_ratio is window slots per
     full slot, num_states a number of states, or expected_length the tokens of a request for which the sides are

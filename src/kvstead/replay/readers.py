@@ -1,4 +1,4 @@
-"""Reads request traces. The first line tells the format; the file's name does not matter."""
+"""Reads request traces. The first line decides the format; the file's name does not matter."""
 
 from __future__ import annotations
 
@@ -51,8 +51,8 @@ def read_trace(path: str | Path, *, format: str | None = None) -> Trace:  # noqa
 
     Plain, gzip or zstandard. format: one of `TRACE_FORMATS`; None detects it from the first line.
 
-        mooncake   JSON Lines, milliseconds, 512 tokens a block unless `block_size` says otherwise
-        qwen       Qwen-Bailian JSON Lines, seconds, 16 tokens a block
+        mooncake   JSON Lines, milliseconds, 512 tokens per block, or `block_size`
+        qwen       Qwen-Bailian JSON Lines, seconds, 16 tokens per block
         azure      Azure 2023 and 2024 CSV, no block ids
         burstgpt   BurstGPT CSV, seconds, no block ids
 
@@ -98,7 +98,7 @@ class _Columns:
     _numbers: defaultdict[int, int] = field(default_factory=defaultdict)
 
     def __post_init__(self) -> None:
-        # A new id gets the next number, so the numbers have no gaps, whatever ids the file has.
+        # A new id gets the next number, so the numbers have no gaps, even if the file's ids have.
         self._numbers.default_factory = self._numbers.__len__
 
     def add(self, row: Row) -> None:

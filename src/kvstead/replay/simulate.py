@@ -2,7 +2,7 @@
 
     trace ---> Scheduler ---> Step ---> CostRunner: how long would this take?  ---> clock
       ^                                                                               |
-      '---------------------- requests arrive when the clock has come so far <--------'
+      '------------------ requests arrive when the clock reaches their time <---------'
 
 Pages are counted, not allocated, so any machine replays a pool of any size.
 """
@@ -149,7 +149,7 @@ class Replay:
     """Replays one trace on one scheduler.
 
     report: called every few hundred steps with a `Progress`. An interrupt (Ctrl-C) ends the replay cleanly; the result
-    then covers what was done so far and says so.
+    then covers the steps until then, and `interrupted` is set.
     """
 
     def __init__(

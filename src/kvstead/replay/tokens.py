@@ -7,7 +7,7 @@
 
 Position p of a prompt, in block b, holds token `b * span + p % span`, where `span` divides the block size. The ranges
 of two blocks are disjoint, so different blocks differ at every offset, and equal blocks are equal at every offset: a
-prefix tree over these tokens sees exactly the reuse that the block ids state, whatever its page size. `span` is the
+prefix tree over these tokens sees exactly the reuse that the block ids state, with any page size. `span` is the
 whole block where all ranges fit below 2^30 (then one token names block and offset), else the largest divisor that fits.
 A prompt without block ids is one block of its own length.
 """

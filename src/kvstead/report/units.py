@@ -69,7 +69,7 @@ def format_share(part: float, whole: float) -> str:
 
 
 def _digits(value: float, num_digits: int) -> str:
-    """`value` to so many digits, but never fewer than its whole part has; zeros behind the point are dropped."""
+    """`value` to `num_digits` digits, or all of its whole part; zeros behind the point are dropped."""
     decimals = max(0, num_digits - len(str(int(value))))
     text = f"{value:,.{decimals}f}"
     return text.rstrip("0").rstrip(".") if decimals else text
