@@ -1,7 +1,9 @@
-"""Test profiles: Hypothesis without deadlines, and long runs only on request."""
+"""Test profiles: Hypothesis without deadlines, and long runs only on request. A fixture for tests of interrupts."""
 
 import os
+import signal
 
+import pytest
 from hypothesis import HealthCheck, settings
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # more gain nothing here, and wait for each other beside another worker
@@ -22,3 +24,11 @@ def pytest_collection_modifyitems(config, items):
     left_out = [item for item in items if "soak" in item.keywords]
     config.hook.pytest_deselected(items=left_out)
     items[:] = kept
+
+
+@pytest.fixture
+def raising_interrupts():
+    """Let SIGINT raise `KeyboardInterrupt`, also where it was ignored when the tests were started (`nohup`)."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)

@@ -6,7 +6,7 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from kvstead.cli import generating
+from kvstead.cli import generate_run
 from kvstead.integrations.transformers import Completion, FinishReason, Piece, SamplingParams
 from tiny_llm import save_tiny_llm
 
@@ -74,7 +74,7 @@ def fake(monkeypatch):
     made = []
 
     def use(kind):
-        monkeypatch.setattr(generating, "LLM", lambda *args, **memory: made.append(kind(*args, **memory)) or made[0])
+        monkeypatch.setattr(generate_run, "LLM", lambda *args, **memory: made.append(kind(*args, **memory)) or made[0])
         return made
 
     return use
@@ -120,7 +120,7 @@ def test_without_options_the_defaults_are_those_of_the_library(kvstead, fake):
     assert made[0].params == [SamplingParams()]
 
 
-def test_a_line_of_a_file_says_what_differs(kvstead, fake, tmp_path):
+def test_a_line_of_a_file_overrides_the_options(kvstead, fake, tmp_path):
     """What a line says of sampling is its own, the rest is of the options; chats stay what they are."""
     made = fake(FakeLLM)
     path = tmp_path / "prompts.jsonl"
@@ -147,7 +147,7 @@ def test_a_text_is_a_chat_unless_it_is_raw(kvstead, fake, option, prompt):
 
 @pytest.mark.parametrize("option", [[], ["--stream"]])
 def test_texts_stand_under_their_prompts_in_order(kvstead, fake, option):
-    """Streamed or not, answers read the same, whoever ended first; the summary is below them, a bar nowhere."""
+    """Streamed or not, answers read the same, in any order of their ends; the summary is below them, and no bar."""
     fake(FakeLLM)
     ended = kvstead("generate", "--prompt", "One\nline", "--prompt", "Two", *option)
     assert (ended.code, ended.err) == (0, "")
@@ -161,7 +161,7 @@ def test_one_answer_has_no_heading(kvstead, fake):
     assert kvstead("generate", "--prompt", "Hello?").out.startswith("answer\t0.\n\nfake:")
 
 
-def test_what_an_encoding_lacks_is_spelled_out(kvstead, fake, monkeypatch):
+def test_characters_that_the_encoding_lacks_are_escaped(kvstead, fake, monkeypatch):
     """Where standard output takes ASCII only, letters beyond are escapes, and nothing fails."""
     fake(FakeLLM)
     written = io.BytesIO()
@@ -191,7 +191,7 @@ def test_json_is_alone_on_standard_output(kvstead, fake):
 
 
 @pytest.mark.parametrize("option", [[], ["--stream"]])
-def test_an_interrupt_leaves_what_came(kvstead, fake, option):
+def test_an_interrupt_keeps_the_text_so_far(kvstead, fake, option):
     """Ctrl-C: the requests end, texts and tokens so far are given, and the exit code is 130."""
     fake(Interrupted)
     ended = kvstead("generate", "--prompt", "One", "--prompt", "Two", "--json", *option)
@@ -224,7 +224,7 @@ def _never(*_arguments, **_keywords):
 )
 def test_a_bad_line_is_refused_before_anything_is_loaded(kvstead, monkeypatch, tmp_path, line, says):
     """One line on standard error with file and line number, exit code 2, and no model is touched."""
-    monkeypatch.setattr(generating, "LLM", _never)
+    monkeypatch.setattr(generate_run, "LLM", _never)
     path = tmp_path / "prompts.jsonl"
     path.write_text('{"prompt": "Hello?"}\n' + line)
     ended = kvstead("generate", "--prompts", path)
@@ -240,9 +240,9 @@ def test_a_bad_line_is_refused_before_anything_is_loaded(kvstead, monkeypatch, t
         ([], "neither is given"),
         (["--prompt", "a", "--prompts", "b.jsonl"], "both are given"),
         (["--prompt", "a", "--raw", "--system", "b"], "both are given"),
-        (["--prompt", "a\udcff"], "no UTF-8 text"),
-        (["--prompt", "a", "--system", "\udcff"], "no UTF-8 text"),
-        (["--prompt", "a", "--memory", "1Gigs"], "'1Gigs' is no size"),
+        (["--prompt", "a\udcff"], "not UTF-8"),
+        (["--prompt", "a", "--system", "\udcff"], "not UTF-8"),
+        (["--prompt", "a", "--memory", "1Gigs"], "'1Gigs' is not a size"),
         (["--prompt", "a", "--layout", "padded"], "padded"),
         (["--prompt", "a", "--page-size", "0"], "page-size"),
         (["--prompt", "a", "--max-running", "0"], "max-running"),
@@ -255,13 +255,13 @@ def test_a_bad_line_is_refused_before_anything_is_loaded(kvstead, monkeypatch, t
 )
 def test_a_bad_option_is_refused_before_anything_is_loaded(kvstead, monkeypatch, arguments, says):
     """What is wrong is said on standard error, with exit code 2, and no model is touched."""
-    monkeypatch.setattr(generating, "LLM", _never)
+    monkeypatch.setattr(generate_run, "LLM", _never)
     ended = kvstead("generate", *arguments)
     assert (ended.code, ended.out) == (2, "")
     assert says in ended.err
 
 
-def test_without_the_extra_it_says_what_to_install(kvstead, monkeypatch):
+def test_a_missing_extra_is_reported_with_the_command_to_install_it(kvstead, monkeypatch):
     """Where transformers is missing, the error is one line with the command that installs it."""
     monkeypatch.setattr("kvstead.cli.generate.find_spec", {"transformers": None}.__getitem__)
     ended = kvstead("generate", "--prompt", "Hello?")
@@ -325,7 +325,7 @@ def test_a_system_prompt_is_computed_once(generated):
     assert found["completions"][0]["tokens"] == alone["completions"][0]["tokens"]
 
 
-def test_a_memory_that_is_short_changes_no_word(generated):
+def test_short_memory_does_not_change_the_text(generated):
     """In so few pages that a request steps back and resumes, all say what they say in plenty."""
     asked = *_prompts(_words(10), _words(20)), "--max-new-tokens", 170
     plenty, few = generated(*asked), generated(*asked, "--memory", "80KiB", "--layout", "unified")
@@ -335,7 +335,7 @@ def test_a_memory_that_is_short_changes_no_word(generated):
     assert plenty["summary"]["requests"]["retracted"] == 0
 
 
-def test_a_seed_makes_samples_come_again(generated):
+def test_a_seed_repeats_its_samples(generated):
     """With a seed the same words are drawn again, streamed or not, and other ones with another seed."""
     asked = *_prompts(_words(3)), "--temperature", 5, "--max-new-tokens", 20
     texts = [
@@ -365,7 +365,7 @@ def test_a_prompt_that_does_not_fit_is_rejected_by_name(generated, kvstead, tiny
         (["{tiny}", "--memory", "1000TiB"], ""),
     ],
 )
-def test_a_fault_of_model_or_memory_is_one_line(kvstead, tiny, arguments, says):
+def test_an_error_of_model_or_memory_is_one_line(kvstead, tiny, arguments, says):
     """A model that is not there and a memory that holds nothing are one line, with exit code 2."""
     ended = kvstead("generate", *(argument.format(tiny=tiny) for argument in arguments), "--prompt", "w1")
     assert (ended.code, ended.out) == (2, "")

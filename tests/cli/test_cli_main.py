@@ -37,7 +37,7 @@ def test_an_unknown_command_is_refused(kvstead):
     assert "repaly" in ended.err
 
 
-def test_a_fault_of_the_system_is_one_line(kvstead, monkeypatch):
+def test_an_error_of_the_system_is_one_line(kvstead, monkeypatch):
     """An `OSError` without a file name still becomes one line and exit code 2."""
 
     def fail(*_arguments, **_keywords):

@@ -5,7 +5,7 @@ import sys
 
 import pytest
 
-from kvstead.cli.prompts import Asked, read_prompts
+from kvstead.cli.prompts import PromptRequest, read_prompts
 from kvstead.errors import TraceError
 
 CHAT = [{"role": "user", "content": "Hello?"}]
@@ -25,13 +25,13 @@ def written(tmp_path):
     return write
 
 
-def test_a_line_is_a_text_or_a_chat_with_what_it_says_of_sampling(written):
+def test_a_line_is_a_text_or_a_chat_with_its_sampling(written):
     """Texts and chats come in the order of their lines, blank ones between them left out, each with its place."""
     sampling = {"max_new_tokens": 5, "temperature": 1, "top_p": 0.5, "seed": 7}
     path = written(GOOD, "", {"messages": CHAT, **sampling}, "   ")
     first, second = read_prompts(path)
-    assert first == Asked("Hello?", {}, f"{path}, line 1")
-    assert second == Asked(CHAT, sampling, f"{path}, line 3")
+    assert first == PromptRequest("Hello?", {}, f"{path}, line 1")
+    assert second == PromptRequest(CHAT, sampling, f"{path}, line 3")
     assert [one.title for one in (first, second)] == ["Hello?", "Hello?"]
 
 
@@ -53,7 +53,7 @@ def test_prompts_come_by_standard_input_too(written, monkeypatch, compress):
         ({}, 'expected {"prompt": "..."} or {"messages": [...]}'),
         ({"seed": 1}, 'expected {"prompt": "..."} or {"messages": [...]}'),
         (GOOD | {"messages": CHAT}, 'expected {"prompt": "..."} or {"messages": [...]}'),
-        (GOOD | {"max_tokens": 5}, "of `max_new_tokens`, `temperature`, `top_p`, `seed` what"),
+        (GOOD | {"max_tokens": 5}, "any of `max_new_tokens`, `temperature`, `top_p`, `seed`"),
         ({"prompt": 5}, "as `prompt` a text, found 5"),
         ({"prompt": None}, "as `prompt` a text, found None"),
         ({"prompt": CHAT}, "as `prompt` a text"),
@@ -85,15 +85,15 @@ def test_a_bad_line_is_refused_with_its_number(written, line, wanted):
 @pytest.mark.parametrize("lines", [[], ["", "  "]])
 def test_a_file_without_prompts_is_refused(written, lines):
     """An empty file says what was expected in it."""
-    with pytest.raises(TraceError, match=r"prompts.jsonl holds no prompt. Expected a line for each: \{\"prompt\""):
+    with pytest.raises(TraceError, match=r"prompts.jsonl has no prompts. Expected one line each: \{\"prompt\""):
         read_prompts(written(*lines))
 
 
 @pytest.mark.parametrize("prompt", ["Hello?", CHAT])
 def test_a_system_prompt_begins_each_chat_that_has_none(prompt):
     """A text becomes a user's; the system is said first unless a chat has its own."""
-    assert Asked(prompt).as_chat(None) == CHAT
+    assert PromptRequest(prompt).as_chat(None) == CHAT
     system = {"role": "system", "content": "Be brief."}
-    assert Asked(prompt).as_chat("Be brief.") == [system, *CHAT]
+    assert PromptRequest(prompt).as_chat("Be brief.") == [system, *CHAT]
     own = [{"role": "system", "content": "Be long."}, *CHAT]
-    assert Asked(own).as_chat("Be brief.") == own
+    assert PromptRequest(own).as_chat("Be brief.") == own

@@ -215,7 +215,7 @@ def test_a_config_file_is_a_model(kvstead, chat):
     assert ended.json["memory"]["total_bytes"] == load_layout(MODEL).bytes_for(320, 16)
 
 
-def test_requests_that_never_fit_are_rejected_with_a_reason(kvstead, chat):
+def test_requests_that_can_never_fit_are_rejected_with_a_reason(kvstead, chat):
     """A pool of two pages takes none of the prompts; the summary and the table say why."""
     ended = kvstead("replay", chat, "--model", MODEL, "--slots", 32, "--json")
     assert ended.code == 0
@@ -271,7 +271,7 @@ def test_out_holds_the_summary_the_timeline_and_plots(kvstead, chat, tmp_path):
     assert str(folder / "memory.png") in ended.err
 
 
-def test_an_interrupt_leaves_the_partial_summary(kvstead, monkeypatch):
+def test_an_interrupt_keeps_the_partial_summary(kvstead, monkeypatch):
     """Ctrl-C in the middle: exit code 130, one JSON object that covers what was done, and a line that says so."""
     calls = []
 
@@ -280,7 +280,7 @@ def test_an_interrupt_leaves_the_partial_summary(kvstead, monkeypatch):
         if len(calls) == 2:
             raise KeyboardInterrupt
 
-    monkeypatch.setattr("kvstead.cli.replaying.replay_bar", lambda: nullcontext(interrupt_once))
+    monkeypatch.setattr("kvstead.cli.replay_run.replay_bar", lambda: nullcontext(interrupt_once))
     sample = files("kvstead.replay") / "samples" / "chat.jsonl.gz"
     ended = kvstead("replay", sample, "--model", MODEL, "--memory", "4GiB", "--json")
     assert ended.code == 130
@@ -294,7 +294,7 @@ def test_an_interrupt_leaves_the_partial_summary(kvstead, monkeypatch):
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
-        (["--memory", "40Gigs"], "'40Gigs' is no size. Write it as 40GiB"),
+        (["--memory", "40Gigs"], "'40Gigs' is not a size. Write it as 40GiB"),
         (["--memory", "1MiB"], "bytes or more"),
         (["--memory", "4GiB", "--gpu", "h1000"], "GPU 'h1000' is unknown"),
         (["--memory", "4GiB", "--policy", "best"], "'best'"),
@@ -314,7 +314,7 @@ def test_an_interrupt_leaves_the_partial_summary(kvstead, monkeypatch):
         (["--memory", "100MiB", "--model", "bamba-9b", "--layout", "unified"], "bytes"),
     ],
 )
-def test_a_fault_is_one_line(kvstead, chat, arguments, says):
+def test_an_error_is_one_line(kvstead, chat, arguments, says):
     """What a value is wrong about stands in one line on standard error, and the exit code is 2."""
     ended = kvstead("replay", chat, "--model", MODEL, *arguments)
     assert (ended.code, ended.out) == (2, "")
@@ -338,8 +338,8 @@ def test_missing_files_and_models_are_one_line(kvstead, chat, tmp_path):
         assert ended.err.count("\n") == 1
 
 
-def test_books_too_large_for_this_machine_are_a_fault(kvstead, chat, monkeypatch):
-    """Where the host has no memory for the books, one line says what to make smaller."""
+def test_page_tables_that_do_not_fit_the_host_are_one_line(kvstead, chat, monkeypatch):
+    """Where the host has no memory for the page tables, one line says what to make smaller."""
 
     def exhausted(*_arguments, **_keywords):
         raise MemoryError("Unable to allocate 444. GiB")
@@ -348,10 +348,10 @@ def test_books_too_large_for_this_machine_are_a_fault(kvstead, chat, monkeypatch
     ended = kvstead("replay", chat, "--model", MODEL, "--memory", "4GiB")
     assert (ended.code, ended.out) == (2, "")
     assert ended.err.startswith("kvstead: Unable to allocate 444. GiB")
-    assert "Take a smaller pool" in ended.err
+    assert "Use a smaller pool" in ended.err
 
 
-def test_a_bad_row_names_file_and_line(kvstead, chat):
+def test_a_bad_row_is_reported_with_file_and_line(kvstead, chat):
     """A malformed row ends the command with the file and the line."""
     chat.write_text(chat.read_text() + "{oops\n")
     ended = kvstead("replay", chat, "--model", MODEL, "--memory", "4GiB")
@@ -373,18 +373,18 @@ def test_a_bad_row_names_file_and_line(kvstead, chat):
         (["--memory", "4GiB", "--window-ratio", "nan"], "not above 0"),
         (["--memory", "4GiB", "--expected-length", "0"], "expected-length"),
         (["--memory", "4GiB", "--layout", "elastic"], "'elastic' is not one of 'static'"),
-        (["--slots", "64", "--layout", "unified"], "--slots: nothing is divided in layout unified"),
+        (["--slots", "64", "--layout", "unified"], "--slots: layout unified divides nothing"),
         (
             ["--memory", "4GiB", "--layout", "padded", "--window-ratio", "1"],
-            "--window-ratio: nothing is divided in layout padded",
+            "--window-ratio: layout padded divides nothing",
         ),
         (
             ["--memory", "4GiB", "--layout", "ideal", "--expected-length", "9"],
-            "--expected-length: nothing is divided in layout ideal",
+            "--expected-length: layout ideal divides nothing",
         ),
         (
             ["--memory", "4GiB", "--layout", "unified", "--state-slots", "9"],
-            "--state-slots: nothing is divided in layout unified",
+            "--state-slots: layout unified divides nothing",
         ),
         (["--memory", "4GiB", "--state-slots", "0"], "state-slots"),
         (["--memory", "4GiB", "--state-interval", "0"], "state-interval"),
@@ -418,7 +418,7 @@ def test_the_bundled_sample_replays(kvstead):
     ],
 )
 def test_models_with_windows_are_replayed(kvstead, chat, model, sides):
-    """Their sides sum to the memory state by state, and with room for all of it they reuse what the trace repeats."""
+    """Their sides sum to the memory state by state, and in a memory for all of it they reuse what the trace repeats."""
     ended = kvstead("replay", chat, "--model", model, "--memory", "1GiB", "--json")
     assert ended.code == 0, ended.err
     summary = ended.json
@@ -446,7 +446,7 @@ def test_models_with_windows_are_replayed(kvstead, chat, model, sides):
         ([], 1.0, "61 tokens"),  # the mean of eight prompts of 56 tokens with 5 to generate
     ],
 )
-def test_the_split_says_how_it_came_about(kvstead, chat, arguments, ratio, says):
+def test_the_split_names_its_rule(kvstead, chat, arguments, ratio, says):
     """So many full slots, window slots by the ratio in whole pages, and the source in the object and in the table."""
     ended = kvstead("replay", chat, "--model", "gemma-3-1b", "--slots", 6400, *arguments, "--json")
     assert ended.code == 0, ended.err
@@ -481,7 +481,7 @@ def test_a_window_side_too_small_for_a_request_rejects_it_with_a_reason(kvstead,
     assert "window" in ended.json["rejections"][0]
 
 
-def test_the_timeline_tells_the_window_side(kvstead, chat, tmp_path):
+def test_the_timeline_has_columns_of_the_window_side(kvstead, chat, tmp_path):
     """Its columns stand at the end, in bytes of the window side; for a model without one they are 0."""
     for model, has_window in (("gemma-3-1b", True), (MODEL, False)):
         folder = tmp_path / model
@@ -510,7 +510,7 @@ def test_the_timeline_tells_the_window_side(kvstead, chat, tmp_path):
     ],
 )
 def test_every_layout_replays_every_kind_of_model(kvstead, chat, model, sides, layout):
-    """Bytes add up in the object and are told in the tables; with room for all of it reuse is the same in each layout.
+    """Bytes add up in the object and are shown in the tables; where all of it fits, reuse is the same in each layout.
 
     The first of each prefix misses, and with states the second, which has the state copied where it parts from the
     first. Pages of a padded layout may be too large for these prefixes.
@@ -543,7 +543,7 @@ def test_every_layout_replays_every_kind_of_model(kvstead, chat, model, sides, l
     assert ("bytes moved" in ended.err) == ("free: holes and gap" in ended.err) == ("gap" in rest)
 
 
-def test_states_are_divided_as_told(kvstead, chat):
+def test_states_are_divided_by_the_options(kvstead, chat):
     """So many states as given, or two for each request of the length that is expected: by default the trace's mean."""
     for arguments, says in (
         (["--state-slots", 7], "7 states, as given"),
@@ -594,7 +594,7 @@ def test_states_of_half_the_width_take_half_the_bytes(kvstead, chat):
     assert 0.5 < padding["bfloat16"] / padding["float32"] < 0.51
 
 
-def test_the_timeline_tells_states(kvstead, chat, tmp_path):
+def test_the_timeline_has_columns_of_states(kvstead, chat, tmp_path):
     """Their columns stand last, in whole states; those that are live or cached are part of the memory's."""
     options = ("--layout", "unified", "--state-interval", 16, "--step-ms", 90, "--out", tmp_path)
     ended = kvstead("replay", chat, "--model", "lfm2-1.2b", "--memory", "64MiB", *options)

@@ -12,14 +12,14 @@ def installed(monkeypatch):
     return lambda found: monkeypatch.setattr(coverage, "examine", lambda: found)
 
 
-def test_without_sglang_it_says_so(kvstead):
+def test_a_missing_sglang_is_reported(kvstead):
     """One line on standard error, and exit status 2."""
     ended = kvstead("sglang", "check")
     assert (ended.code, ended.out) == (2, "")
     assert ended.err == "kvstead: SGLang is not installed here. The plugin is for 0.5.19 and 0.5.23.\n"
 
 
-def test_a_covered_version_is_told_class_by_class(kvstead, installed):
+def test_a_covered_version_is_listed_class_by_class(kvstead, installed):
     """Each class with what takes its place; exit status 0."""
     installed(Coverage("0.5.23", (FINE,)))
     ended = kvstead("sglang", "check")
@@ -29,7 +29,7 @@ def test_a_covered_version_is_told_class_by_class(kvstead, installed):
 
 
 @pytest.mark.parametrize("found", [Coverage("0.5.23", (FINE, ODD)), Coverage("0.6.0", (FINE,))])
-def test_what_cannot_be_replaced_is_an_exit_status(kvstead, installed, found):
+def test_a_class_that_cannot_be_replaced_sets_the_exit_code(kvstead, installed, found):
     """A class with another signature, or an untried version: exit status 1, with the reason."""
     installed(found)
     ended = kvstead("sglang", "check")

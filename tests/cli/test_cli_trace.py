@@ -43,7 +43,7 @@ def test_a_dash_writes_to_standard_output(kvstead, tmp_path):
         ("--think-seconds", 500, "duration_s"),
     ],
 )
-def test_options_of_make_move_their_figure(kvstead, tmp_path, option, value, figure):
+def test_each_option_of_make_changes_its_figure(kvstead, tmp_path, option, value, figure):
     """More of what an option sets gives more of it in the trace."""
     path = tmp_path / "made.jsonl"
     found = []

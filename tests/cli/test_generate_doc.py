@@ -37,7 +37,7 @@ def test_the_table_has_every_family(way):
     assert re.findall(r"`(\w+)`", row.split("|")[2]) == [name for name, its_way in FAMILIES.items() if its_way is way]
 
 
-def test_what_is_refused_is_named():
+def test_refused_families_are_named():
     """Every family that is refused by name stands in the paragraph that says why."""
     paragraph = PAGE.partition("Not run: ")[2].partition("\n\n")[0]
     assert set(re.findall(r"`(\w+)`", paragraph)) == set(REFUSED)

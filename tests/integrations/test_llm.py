@@ -260,6 +260,7 @@ def test_an_interrupted_step_releases_everything(family, fault):
             assert [one.tokens for one in found] == alone(family, _PROMPTS, 8)
 
 
+@pytest.mark.usefixtures("raising_interrupts")
 @pytest.mark.parametrize(
     ("owner", "name"),
     [

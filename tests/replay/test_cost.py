@@ -31,7 +31,7 @@ def test_roofline_of_a_dense_model(num_tokens, kv_tokens, pairs):
 
 @settings(deadline=None)
 @given(num_tokens=st.integers(1, 40), total=st.integers(2, 50), data=st.data())
-def test_experts_touched(num_tokens, total, data):
+def test_a_batch_reads_the_experts_that_it_touches(num_tokens, total, data):
     """A batch of a mixture of experts reads `active` weights for one token and tends to all of them for many."""
     active = data.draw(st.integers(1, total))
     cost = roofline(total_params=total, active_params=active, kv_bytes_per_token=0, gpu=_without_compute())
@@ -226,13 +226,13 @@ def test_a_known_step():
         ("num_gpus", 0),
     ],
 )
-def test_figures_out_of_range(name, value):
+def test_figures_out_of_range_are_refused(name, value):
     """A figure that cannot be is refused by name."""
     with pytest.raises(InvalidSize, match=f"{name} is {value}"):
         roofline(**{name: value})
 
 
-def test_fixed_cost():
+def test_a_fixed_cost_ignores_the_step():
     """A fixed cost is the same for every batch; it must be a positive time."""
     assert FixedCost(0.01).seconds(1, 2, 3) == FixedCost(0.01).seconds(9999, 0, 0, 7, 8, 9) == 0.01
     for bad in (0.0, -1.0, float("nan"), float("inf")):
@@ -240,7 +240,7 @@ def test_fixed_cost():
             FixedCost(bad)
 
 
-def test_published_figures_hang_together():
+def test_published_figures_are_plausible():
     """Every GPU names its source, and its figures lie where those of such hardware lie."""
     for name in GPU_NAMES:
         figures = gpu(name)
@@ -252,7 +252,7 @@ def test_published_figures_hang_together():
         assert figures.fp8_flops is None or figures.fp8_flops == pytest.approx(2 * figures.bf16_flops, rel=0.02)
 
 
-def test_gpu_names():
+def test_gpus_are_found_by_name():
     """Names are found in any case; an unknown one is refused with those that are close."""
     assert gpu("H100-SXM") is gpu("h100-sxm")
     with pytest.raises(LayoutError, match=r"GPU 'h100' is unknown. Did you mean .*h100-sxm.*Known are"):

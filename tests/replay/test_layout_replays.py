@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from kinds_bench import MODELS, POOL_LAYOUTS, manager_for, manager_of_bytes
-from replay_bench import LinearCost
+from kind_models import MODELS, POOL_LAYOUTS, manager_for, manager_of_bytes
+from replay_oracles import LinearCost
 from trace_strategies import make_trace_of, traces
 
 from kvstead.engine import Request, Scheduler
@@ -15,7 +15,7 @@ from kvstead.model import load_layout
 from kvstead.replay.cost import FixedCost
 from kvstead.replay.options import Layout, Mode, ReplayOptions
 from kvstead.replay.readers import read_trace
-from kvstead.replay.records import TIMELINE_COLUMNS
+from kvstead.replay.recorder import TIMELINE_COLUMNS
 from kvstead.replay.run import _manager, run_replay
 from kvstead.replay.serial import SerialReplay
 from kvstead.replay.simulate import CostRunner, Replay
@@ -82,13 +82,14 @@ def test_every_byte_has_its_state(trace, kind, pool_layout, page_size, spare, nu
 
     replay._recorder._sample = watch
     result = replay.run()
+    figures = result.figures
     manager.audit()
-    assert (result.finished, result.rejected, result.total) == (len(trace), 0, len(trace))
-    assert result.output_tokens == trace.output_lens.sum()
-    assert sum(result.mean_by_state.values()) == result.total_bytes == manager.total_bytes
-    assert min(result.mean_by_state.values()) >= 0
-    assert list(result.mean_by_state) == list(manager.stats().by_state)
-    assert result.mean_bytes <= result.peak_bytes <= result.total_bytes
+    assert (figures.requests.finished, figures.requests.rejected, figures.requests.total) == (len(trace), 0, len(trace))
+    assert figures.output_tokens == trace.output_lens.sum()
+    assert sum(figures.memory.by_state.values()) == figures.memory.total_bytes == manager.total_bytes
+    assert min(figures.memory.by_state.values()) >= 0
+    assert list(figures.memory.by_state) == list(manager.stats().by_state)
+    assert figures.memory.mean_bytes <= figures.memory.peak_bytes <= figures.memory.total_bytes
     for stats in seen:
         assert sum(stats.by_state.values()) == manager.total_bytes
         for name, side in stats.by_side.items():
@@ -110,46 +111,38 @@ def test_every_byte_has_its_state(trace, kind, pool_layout, page_size, spare, nu
 def test_sides_add_up_as_they_share(trace, kind, pool_layout, page_size, limits):
     """Sides with bytes of their own sum to the memory state by state; pools that share it have their own bytes only."""
     manager = manager_for(MODELS[kind], pool_layout, page_size, longest(trace) + 20)
-    result = Replay(trace, Scheduler(manager, **limits), LinearCost()).run()
-    sides = result.mean_by_side
+    result = Replay(trace, Scheduler(manager, **limits), LinearCost()).run().figures
+    sides = result.memory.by_side
     assert set(sides) == set(manager.stats().by_side)
     for side in sides.values():
         assert sum(side.values()) == 2 * side["total_bytes"]
         assert min(side.values()) >= 0
     shared = {"live", "cached", "parked"} | ({"hole"} if manager.plan.has_arena else set())
-    states = shared if manager.plan.is_shared else set(result.mean_by_state)
+    states = shared if manager.plan.is_shared else set(result.memory.by_state)
     assert all(set(side) == {"total_bytes"} | states for side in sides.values())
     for state in states:
-        assert result.mean_by_state[state] == sum(side[state] for side in sides.values())
+        assert result.memory.by_state[state] == sum(side[state] for side in sides.values())
     if not manager.plan.is_shared:
-        assert sum(side["total_bytes"] for side in sides.values()) == result.total_bytes
-    assert sum(result.mean_by_kind.values()) == result.mean_bytes
-    assert list(result.mean_by_kind) == [str(kind) for kind in MODELS[kind].kinds]
-    moves = (result.bytes_moved > 0, result.num_moves > 0)
+        assert sum(side["total_bytes"] for side in sides.values()) == result.memory.total_bytes
+    assert sum(result.memory.by_kind.values()) == result.memory.mean_bytes
+    assert list(result.memory.by_kind) == [str(kind) for kind in MODELS[kind].kinds]
+    moves = (result.memory.bytes_moved > 0, result.memory.moves_per_step > 0)
     assert moves in {(False, False), (manager.plan.has_arena, manager.plan.has_arena)}
 
 
 @settings(max_examples=40)
 @given(traces(), st.sampled_from(list(MODELS)), st.sampled_from([1, 2, 4]), LIMITS)
 def test_layouts_find_the_same_in_ample_memory(trace, kind, page_size, limits):
-    """While nobody is short of room each layout serves alike, step by step, and none is ever short, evicts or moves."""
+    """In ample memory all layouts run the same steps; none is ever short, evicts or moves."""
     found = []
-    figures = (
-        "hit_tokens",
-        "lost_tokens",
-        "state_copies",
-        "clock_s",
-        "steps",
-        "peak_bytes",
-        "mean_bytes",
-        "mean_by_kind",
-    )
     for pool_layout in ("static", "unified", "ideal"):
         manager = ample(MODELS[kind], pool_layout, page_size, trace)
-        result = Replay(trace, Scheduler(manager, **limits), LinearCost()).run()
-        assert result.usable_at_first_refusal is None
-        assert (result.num_moves, result.evicted_states, sum(result.evicted_tokens.values())) == (0, 0, 0)
-        found.append([getattr(result, figure) for figure in figures])
+        result = Replay(trace, Scheduler(manager, **limits), LinearCost()).run().figures
+        assert result.memory.usable_at_first_refusal is None
+        prefix, memory = result.prefix, result.memory
+        assert (memory.moves_per_step, prefix.evicted_states, sum(prefix.evicted_tokens.values())) == (0, 0, 0)
+        counts = [prefix.hit_tokens, prefix.found_tokens, memory.state_copies, result.clock_s, result.steps]
+        found.append([*counts, memory.peak_bytes, memory.mean_bytes, memory.by_kind])
     assert found[0] == found[1] == found[2]
 
 
@@ -168,13 +161,14 @@ def test_one_at_a_time_is_a_scheduler_that_runs_one(trace, kind, pool_layout, pa
     for serial in (True, False):
         manager = ample(MODELS[kind], pool_layout, page_size, trace, max_requests=1)
         if serial:
-            result = SerialReplay(trace, manager, LinearCost(), chunk_tokens=chunk_tokens).run()
+            result = SerialReplay(trace, manager, LinearCost(), chunk_tokens=chunk_tokens).run().figures
         else:
-            result = Replay(trace, Scheduler(manager, chunk_tokens=chunk_tokens), LinearCost()).run()
+            result = Replay(trace, Scheduler(manager, chunk_tokens=chunk_tokens), LinearCost()).run().figures
         manager.audit()
         tree = {(node.end, node.state is not None) for node in manager.tree.root.below()}
-        found = [result.finished, result.hit_tokens, result.lost_tokens, result.state_copies, result.clock_s]
-        results.append([*found, manager.tree.num_states, tree])
+        prefix = result.prefix
+        counts = [result.requests.finished, result.memory.state_copies, result.clock_s]
+        results.append([*counts, prefix.hit_tokens, prefix.found_tokens, manager.tree.num_states, tree])
     assert results[0] == results[1]
 
 
@@ -205,11 +199,11 @@ def test_hits_end_where_a_state_is(trace, kind, pool_layout, page_size, chunk_to
         return lease
 
     manager.match = watched
-    result = SerialReplay(trace, manager, FixedCost(1.0), chunk_tokens=chunk_tokens).run()
-    assert (result.finished, result.rejected) == (len(trace), 0)
-    assert result.hit_tokens == sum(lease.num_cached for lease in hits)
-    assert result.lost_tokens == sum(lease.num_dead for lease in hits)
-    assert result.state_copies >= sum(lease.num_cached > 0 for lease in hits)
+    result = SerialReplay(trace, manager, FixedCost(1.0), chunk_tokens=chunk_tokens).run().figures
+    assert (result.requests.finished, result.requests.rejected) == (len(trace), 0)
+    assert result.prefix.hit_tokens == sum(lease.num_cached for lease in hits)
+    assert result.prefix.found_tokens - result.prefix.hit_tokens == sum(lease.num_dead for lease in hits)
+    assert result.memory.state_copies >= sum(lease.num_cached > 0 for lease in hits)
     manager.audit()
 
 
@@ -218,7 +212,7 @@ def test_hits_end_where_a_state_is(trace, kind, pool_layout, page_size, chunk_to
 def test_the_only_kept_state_lies_behind_where_the_next_request_parts(pool_layout, mode):
     """The first of four requests leaves a state at 2,112 of its 2,200 tokens; the second shares 1,500 of them.
 
-    It finds them in vain, and leaves a state where it parts; the third, which shares the same, goes on from there. The
+    It cannot use them, and leaves a state where it branches; the third, which shares the same, goes on from there. The
     fourth shares all and goes on from the first one's state. Lost tokens are told as lost to missing states.
     """
     first = list(range(22))
@@ -231,34 +225,36 @@ def test_the_only_kept_state_lies_behind_where_the_next_request_parts(pool_layou
     trace = make_trace_of(rows, 100)
     manager = manager_for(MODELS["states"], pool_layout, 1, 20_000, num_states=20, state_interval=2112)
     if mode == "serial":
-        result = SerialReplay(trace, manager, FixedCost(1.0)).run()
+        result = SerialReplay(trace, manager, FixedCost(1.0)).run().figures
     else:
-        result = Replay(trace, Scheduler(manager, overlap=mode == "overlapped"), FixedCost(1.0)).run()
+        result = Replay(trace, Scheduler(manager, overlap=mode == "overlapped"), FixedCost(1.0)).run().figures
     found = 2200 if manager.page_size == 1 else 2112  # a state at 2,201, in no whole page, is not kept
-    assert (result.hit_tokens, result.lost_tokens) == (0 + 0 + 1500 + 2112, 0 + 1500 + 0 + found - 2112)
+    assert result.prefix.hit_tokens == 0 + 0 + 1500 + 2112
+    assert result.prefix.lost_to_missing_states == 0 + 1500 + 0 + found - 2112
     assert {1500, 2112} <= {node.end for node in manager.tree.root.below() if node.state is not None}
     manager.audit()
 
 
 @pytest.mark.parametrize("serial", [True, False])
-def test_a_memory_of_one_state_serves_who_comes_back(serial):
+def test_a_memory_of_one_state_serves_a_request_that_repeats_a_prompt(serial):
     """The one state is that of the cached prompt and cannot be copied: the second request computes its whole prompt."""
     trace = make_trace_of([(0.0, 12, 1, [0, 1, 2]), (9.0, 13, 1, [0, 1, 2, 3])], 4)
     manager = manager_for(MODELS["states"], "static", 4, 16, num_states=1, state_interval=4)
     if serial:
-        result = SerialReplay(trace, manager, FixedCost(1.0)).run()
+        result = SerialReplay(trace, manager, FixedCost(1.0)).run().figures
     else:
-        result = Replay(trace, Scheduler(manager), FixedCost(1.0)).run()
-    assert (result.finished, result.hit_tokens, result.lost_tokens) == (2, 0, 12 if serial else 0)
+        result = Replay(trace, Scheduler(manager), FixedCost(1.0)).run().figures
+    assert (result.requests.finished, result.prefix.hit_tokens) == (2, 0)
+    assert result.prefix.lost_to_missing_states == (12 if serial else 0)
     manager.audit()
 
 
 @pytest.mark.parametrize("kind", [kind for kind in MODELS if kind not in {"whole sequences", "windows alone"}])
 @pytest.mark.parametrize("seed", range(2))
 def test_an_arena_is_fuller_before_it_is_short(kind, seed):
-    """Of the same bytes an arena holds more than divided sides when room is short for the first time, and at its peak.
+    """Of the same bytes an arena holds more than divided sides at its peak, and when it is first short of memory.
 
-    Where memory is divided, one side is short while another has room.
+    Where memory is divided, one side is short while another has free pages.
     """
     model, filled = MODELS[kind], {}
     trace = make_trace(
@@ -267,9 +263,9 @@ def test_an_arena_is_fuller_before_it_is_short(kind, seed):
     num_bytes = 3 * longest(trace) * (model.full_bytes_per_token + model.window_bytes_per_token)
     for pool_layout in ("static", "unified"):
         manager = manager_of_bytes(model, num_bytes, pool_layout)
-        result = SerialReplay(trace, manager, FixedCost(1.0), chunk_tokens=16).run()
-        assert result.finished == len(trace)
-        filled[pool_layout] = (result.usable_at_first_refusal, result.peak_bytes)
+        result = SerialReplay(trace, manager, FixedCost(1.0), chunk_tokens=16).run().figures
+        assert result.requests.finished == len(trace)
+        filled[pool_layout] = (result.memory.usable_at_first_refusal, result.memory.peak_bytes)
     assert filled["static"][0] < filled["unified"][0]
     assert filled["static"][1] <= filled["unified"][1]
 
@@ -297,29 +293,30 @@ def chat(tmp_path_factory):
 @pytest.mark.parametrize("layout", list(Layout))
 @pytest.mark.parametrize("model", PRESETS)
 def test_presets_are_replayed_in_every_layout(chat, model, layout):
-    """In a memory of a few requests all are served, some tokens are reused, every byte is told, the books are right."""
+    """In a memory of a few requests all are served, some tokens are reused, bytes add up, the audit is clean."""
     trace, model_layout = read_trace(chat), load_layout(model)
     num_bytes = 4 * model_layout.sequence_bytes(longest(trace)) + 8 * model_layout.state_bytes
     options = ReplayOptions((chat,), model, num_bytes=num_bytes, layout=layout)
     manager = _manager(options, model_layout, trace)
-    result = Replay(trace, Scheduler(manager), FixedCost(0.01)).run()
+    result = Replay(trace, Scheduler(manager), FixedCost(0.01)).run().figures
     manager.audit()
-    assert (result.finished, result.rejected) == (len(trace), 0)
+    assert (result.requests.finished, result.requests.rejected) == (len(trace), 0)
     assert result.output_tokens == trace.output_lens.sum()
-    assert result.hit_tokens > 0
-    assert sum(result.mean_by_state.values()) == result.total_bytes == num_bytes
-    assert (result.state_copies > 0) == (model_layout.state_bytes > 0) == result.has_states
-    assert (result.split is None) == (layout is not Layout.STATIC)
+    assert result.prefix.hit_tokens > 0
+    assert sum(result.memory.by_state.values()) == result.memory.total_bytes == num_bytes
+    assert (result.memory.state_copies > 0) == (model_layout.state_bytes > 0) == ("state" in result.memory.by_side)
+    assert (result.memory.split is None) == (layout is not Layout.STATIC)
 
 
 @pytest.mark.parametrize("model", PRESETS)
-def test_presets_are_replayed_one_by_one(chat, model):
+def test_presets_are_replayed_one_request_at_a_time(chat, model):
     """So they are by name and numbers, one request at a time, in an arena."""
     num_bytes = 3 * load_layout(model).sequence_bytes(4096) + 4 * load_layout(model).state_bytes
-    result = run_replay(ReplayOptions((chat,), model, num_bytes=num_bytes, layout=Layout.UNIFIED, mode=Mode.SERIAL))
-    assert result.finished == result.total
-    assert result.hit_tokens > 0
-    assert sum(result.mean_by_state.values()) == num_bytes
+    options = ReplayOptions((chat,), model, num_bytes=num_bytes, layout=Layout.UNIFIED, mode=Mode.SERIAL)
+    result = run_replay(options).figures
+    assert result.requests.finished == result.requests.total
+    assert result.prefix.hit_tokens > 0
+    assert sum(result.memory.by_state.values()) == num_bytes
 
 
 @settings(max_examples=40)
@@ -337,11 +334,12 @@ def test_each_row_of_a_step_reads_and_writes_a_state(trace, kind, page_size, lim
         expected.append(has_states * len({*step.rows.tolist(), *(chunk.row for chunk in step.chunks)}))
         scheduler.process(step, runner.launch(step).tokens())
     assert spent == expected
-    result = Replay(trace, Scheduler(manager_for(MODELS[kind], "static", page_size, longest(trace) + 20)), cost).run()
+    manager = manager_for(MODELS[kind], "static", page_size, longest(trace) + 20)
+    result = Replay(trace, Scheduler(manager), cost).run().figures
     assert (result.clock_s > trace.arrivals.max()) == has_states
 
 
-def test_a_replay_that_cannot_go_on_says_so(monkeypatch):
+def test_a_replay_that_cannot_go_on_fails_with_a_message(monkeypatch):
     """Where a scheduler plans nothing although requests wait, the replay ends with a message, not in a loop."""
     trace = make_trace_of([(0.0, 4, 2, None)], 4)
     scheduler = Scheduler(manager_for(MODELS["states"], "static", 1, 20))

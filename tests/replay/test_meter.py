@@ -4,8 +4,8 @@ from fractions import Fraction
 
 from hypothesis import given
 from hypothesis import strategies as st
-from kinds_bench import MODELS, POOL_LAYOUTS, manager_for
-from replay_bench import LinearCost
+from kind_models import MODELS, POOL_LAYOUTS, manager_for
+from replay_oracles import LinearCost
 from trace_strategies import traces
 
 from kvstead.engine import Request, Scheduler

@@ -19,7 +19,7 @@ def test_layouts_are_those_of_the_manager():
 
 @pytest.mark.parametrize("layout", [layout for layout in Layout if layout is not Layout.STATIC])
 @pytest.mark.parametrize("name", ONLY_STATIC)
-def test_what_divides_a_memory_is_refused_where_nothing_is_divided(layout, name):
+def test_dividing_options_are_refused_in_layouts_that_do_not_divide(layout, name):
     """Slots, states, a ratio or a length go with the static layout alone; the message names option and layout."""
     with pytest.raises(InvalidSize, match=rf"^{name} is 2\..* {layout} layout"):
         ReplayOptions(("a.jsonl",), "gemma-3-1b", layout=layout, **{name: 2})
@@ -41,7 +41,7 @@ def test_what_divides_a_memory_is_refused_where_nothing_is_divided(layout, name)
         {"state_interval": 0},
     ],
 )
-def test_values_that_make_no_replay_are_refused(given):
+def test_values_that_cannot_be_replayed_are_refused(given):
     """The value is named, and what it must be."""
     with pytest.raises(InvalidSize, match=r" is -?[\w.]+.*\. (It must|Give one)"):
         _options(**given)
@@ -51,6 +51,6 @@ def test_values_that_make_no_replay_are_refused(given):
     "given",
     [{"window_ratio": 1e-6}, {"window_ratio": 3}, {"expected_length": 1}, {"num_states": 1, "expected_length": 1}],
 )
-def test_either_way_to_divide_is_taken(given):
+def test_a_ratio_or_an_expected_length_is_accepted(given):
     """A ratio above 0 or a length of at least a token, one of them, and a number of states beside either."""
     assert _options(**given)

@@ -37,7 +37,7 @@ def write(tmp_path):
     return lines_to_file
 
 
-def test_mooncake(write):
+def test_mooncake_rows_are_read(write):
     """Mooncake: milliseconds since the first row, 512 tokens a block, ids numbered from 0 in order of appearance."""
     path = write(
         {"timestamp": 2000, "input_length": 1025, "output_length": 7, "hash_ids": [46, 47, 48]},
@@ -53,7 +53,7 @@ def test_mooncake(write):
     assert trace.problems == ()
 
 
-def test_mooncake_block_size(write):
+def test_mooncake_rows_have_one_block_size(write):
     """A `block_size` in the rows replaces 512; one that changes, or is no size, is an error."""
     row = {"timestamp": 0, "input_length": 20, "output_length": 1, "hash_ids": [5, 6], "block_size": 16}
     assert read_trace(write(row, row)).block_size == 16
@@ -66,7 +66,7 @@ def test_mooncake_block_size(write):
             read_trace(write({**row, "block_size": bad}))
 
 
-def test_ids_of_any_size(write):
+def test_ids_of_any_size_are_numbered_from_0(write):
     """Ids are names: 64-bit hashes and larger ones are read, and equal ids stay equal."""
     rows = [
         {"timestamp": 0, "input_length": 1024, "output_length": 1, "hash_ids": [2**63 + 5, -7]},
@@ -75,7 +75,7 @@ def test_ids_of_any_size(write):
     assert read_trace(write(*rows)).block_ids.tolist() == [0, 1, 0, 2]
 
 
-def test_qwen(write):
+def test_qwen_rows_are_read(write):
     """Qwen-Bailian: seconds, 16 tokens a block."""
     trace = read_trace(write(QWEN_ROW, {**QWEN_ROW, "timestamp": 62.5, "parent_chat_id": -1}))
     assert (trace.format, trace.block_size) == ("qwen", 16)
@@ -101,7 +101,7 @@ def test_qwen_chats_are_numbered(write, key, value):
         (["2023-12-31 23:59:59.5", "2024-01-01 00:00:00"], 0.5),
     ],
 )
-def test_azure(write, times, expected):
+def test_azure_rows_are_read(write, times, expected):
     """Azure: times of 2023 and 2024 in every spelling, to the last decimal; no ids."""
     trace = read_trace(write(AZURE, f"{times[0]},4808,10", f"{times[1]},3180,8"))
     assert (trace.format, trace.block_size, trace.has_reuse) == ("azure", None, False)
@@ -127,13 +127,13 @@ def test_azure(write, times, expected):
         "2023-11-16 18:17:03,10," + "9" * 5000,
     ],
 )
-def test_bad_azure_rows(write, row):
+def test_malformed_azure_rows_are_refused(write, row):
     """A bad row is an error with its line number, blank lines counted."""
     with pytest.raises(TraceError, match=r"trace, line 4: expected .*, found '"):
         read_trace(write(AZURE, "2023-11-16 18:17:02,10,10", "", row))
 
 
-def test_burstgpt(write):
+def test_burstgpt_rows_are_read(write):
     """BurstGPT: seconds, columns found by name, failed requests left out and named."""
     old = write(
         BURSTGPT, "5,ChatGPT,472,18,490,Conversation log", "45,ChatGPT,1087,0,1087,API log", "118,GPT-4,3,4,7,x"
@@ -143,20 +143,20 @@ def test_burstgpt(write):
     assert trace.arrivals.tolist() == [0.0, 113.0]
     assert trace.prompt_lens.tolist() == [472, 3]
     assert trace.output_lens.tolist() == [18, 4]
-    assert trace.problems == (f"{old}, line 3: no token to generate.",)
+    assert trace.problems == (f"{old}, line 3: there is no token to generate.",)
     header = "Timestamp,Session ID,Elapsed time,Model,Request tokens,Response tokens,Total tokens,Log Type"
     newer = read_trace(write(header, '0.5,"a,b",2.5,ChatGPT,472,18,490,Conversation log'))
     assert newer.prompt_lens.tolist() == [472]
 
 
-def test_burstgpt_totals(write):
+def test_burstgpt_totals_are_checked(write):
     """A total that is not the sum is reported and the row left out."""
     path = write(BURSTGPT, "5,ChatGPT,472,18,490,x", "6,ChatGPT,472,18,491,x")
-    assert read_trace(path).problems == (f"{path}, line 3: 472 + 18 tokens are not the total of 491.",)
+    assert read_trace(path).problems == (f"{path}, line 3: 472 + 18 tokens do not add up to the total of 491.",)
 
 
 @pytest.mark.parametrize("time", ["soon", "nan", "inf", "-1", ""])
-def test_bad_burstgpt_times(write, time):
+def test_malformed_burstgpt_times_are_refused(write, time):
     """A time that is no number of seconds is a bad row."""
     with pytest.raises(TraceError, match="line 2: expected a timestamp in seconds"):
         read_trace(write(BURSTGPT, f"{time},ChatGPT,472,18,490,x"))
@@ -165,7 +165,7 @@ def test_bad_burstgpt_times(write, time):
 @pytest.mark.parametrize(
     ("prompt_len", "num_ids", "expected"), [(655, 3, 2), (20, 2, 1), (6755, 13, 14), (1024, 3, 2), (5, 0, 1)]
 )
-def test_rows_that_contradict_themselves(write, prompt_len, num_ids, expected):
+def test_inconsistent_rows_are_left_out(write, prompt_len, num_ids, expected):
     """A number of ids other than ceil(length / block) is reported with file and line, never guessed."""
     bad = {"timestamp": 5, "input_length": prompt_len, "output_length": 3, "hash_ids": list(range(num_ids))}
     path = write(MOONCAKE_ROW, bad, {**MOONCAKE_ROW, "timestamp": 27483})
@@ -173,20 +173,20 @@ def test_rows_that_contradict_themselves(write, prompt_len, num_ids, expected):
     assert len(trace) == 2
     assert len(trace.problems) == 1
     assert trace.problems[0] == (
-        f"{path}, line 2: {prompt_len} prompt tokens and {num_ids} block ids, "
-        f"but {expected} blocks of 512 tokens hold that prompt."
+        f"{path}, line 2: {prompt_len} prompt tokens take {expected} blocks of 512 tokens, "
+        f"but there are {num_ids} block ids."
     )
     assert trace.arrivals == pytest.approx([27.477, 27.478]), "time counts from the first row, left out or not"
 
 
-def test_requests_of_nothing(write):
+def test_rows_without_prompt_or_output_are_left_out(write):
     """A prompt of no token and a request that generates none are left out and named."""
     path = write(
         {**MOONCAKE_ROW, "input_length": 0, "hash_ids": []}, MOONCAKE_ROW, {**MOONCAKE_ROW, "output_length": 0}
     )
     assert read_trace(path).problems == (
-        f"{path}, line 1: a prompt of no token.",
-        f"{path}, line 3: no token to generate.",
+        f"{path}, line 1: the prompt is empty.",
+        f"{path}, line 3: there is no token to generate.",
     )
 
 
@@ -212,7 +212,7 @@ def test_requests_of_nothing(write):
         ({"hash_ids": ["a"] * 14}, "`hash_ids`, a list of integers"),
     ],
 )
-def test_bad_json_rows(write, change, expected):
+def test_malformed_json_rows_are_refused(write, change, expected):
     """A field that is missing or of another kind is an error naming file, line, field and what stood there."""
     with pytest.raises(TraceError, match=f"trace, line 2: expected {expected}.*, found .*Correct the line"):
         read_trace(write(MOONCAKE_ROW, {**MOONCAKE_ROW, **change}))
@@ -221,14 +221,14 @@ def test_bad_json_rows(write, change, expected):
 @pytest.mark.parametrize(
     "line", ["{", '{"timestamp": 1}}', "[1]", "null", "[" * 100_000, '{"timestamp": ' + "9" * 5000]
 )
-def test_lines_that_are_no_object(write, line):
+def test_lines_that_are_not_an_object_are_refused(write, line):
     """A line that is no JSON object is an error, however odd it is; a long one is shown shortened."""
     with pytest.raises(TraceError, match="line 2: expected one JSON object") as caught:
         read_trace(write(MOONCAKE_ROW, line))
     assert len(str(caught.value)) < 400
 
 
-def test_format_by_content(write):
+def test_the_first_line_tells_the_format(write):
     """The name of a file says nothing; a first line of no known format is an error that lists the formats."""
     assert read_trace(write(QWEN_ROW, name="mooncake.csv")).format == "qwen"
     assert read_trace(write("", MOONCAKE_ROW, name="azure.csv")).format == "mooncake"
@@ -237,7 +237,7 @@ def test_format_by_content(write):
             read_trace(write(line))
 
 
-def test_format_by_name(write):
+def test_a_named_format_is_used(write):
     """A named format is used as it is, and must fit: rows with chat ids can be read as Mooncake, a CSV cannot."""
     row = {**QWEN_ROW, "block_size": 16}
     assert read_trace(write(row, {**row, "timestamp": 1061.114}), format="mooncake").arrivals == pytest.approx([0, 1])
@@ -245,22 +245,23 @@ def test_format_by_name(write):
         read_trace(write(BURSTGPT), format="azure")
     with pytest.raises(TraceError, match="line 1: expected one JSON object"):
         read_trace(write(AZURE), format="qwen")
-    with pytest.raises(TraceError, match=r"'parquet' is no trace format. Use one of qwen, mooncake, azure, burstgpt"):
+    formats = "qwen, mooncake, azure, burstgpt"
+    with pytest.raises(TraceError, match=rf"'parquet' is not a trace format. Use one of {formats}"):
         read_trace(write(AZURE), format="parquet")
     assert set(TRACE_FORMATS) == {"qwen", "mooncake", "azure", "burstgpt"}
 
 
-def test_traces_without_requests(write):
+def test_traces_without_requests_are_refused(write):
     """An empty file, a header alone and rows that are all left out are errors that say which it is."""
     with pytest.raises(TraceError, match="is empty"):
         read_trace(write("", "  "))
     with pytest.raises(TraceError, match="holds no request: it has no rows"):
         read_trace(write(AZURE))
-    with pytest.raises(TraceError, match=r"all 1 rows contradict themselves. The first: .*line 1"):
+    with pytest.raises(TraceError, match=r"all 1 rows are inconsistent. The first: .*line 1"):
         read_trace(write({**MOONCAKE_ROW, "hash_ids": [1]}))
 
 
-def test_rows_out_of_order(write):
+def test_rows_are_sorted_by_arrival(write):
     """Rows are sorted by arrival and time counts from the earliest."""
     rows = [{**MOONCAKE_ROW, "timestamp": time, "output_length": time + 1} for time in (500, 100, 500, 300)]
     trace = read_trace(write(*rows))

@@ -34,16 +34,18 @@ def options(tmp_path):
 def test_every_mode_finishes_the_trace(options, mode):
     """Batched, overlapped and serial replays serve all requests, and generate what the trace asks for."""
     result = run_replay(replace(options, mode=mode))
-    assert result.finished == result.total == len(result.trace)
-    assert result.output_tokens == result.trace.output_lens.sum()
-    assert sum(result.mean_by_state.values()) == result.total_bytes
+    figures = result.figures
+    assert figures.requests.finished == figures.requests.total == len(result.trace)
+    assert figures.output_tokens == result.trace.output_lens.sum()
+    assert sum(figures.memory.by_state.values()) == figures.memory.total_bytes
 
 
 def test_a_replay_is_deterministic(options):
     """The same options give the same figures, wall times aside."""
     first, second = (run_replay(options) for _ in range(2))
     assert first.timeline == second.timeline
-    assert (first.hit_tokens, first.clock_s, first.ttft) == (second.hit_tokens, second.clock_s, second.ttft)
+    for name in ("prefix", "clock_s", "latency_s"):
+        assert getattr(first.figures, name) == getattr(second.figures, name)
 
 
 def test_rows_are_as_wide_as_the_longest_request(options):
@@ -51,15 +53,15 @@ def test_rows_are_as_wide_as_the_longest_request(options):
     result = run_replay(options)
     needed = int((result.trace.prompt_lens + result.trace.output_lens).max())
     smallest = replace(options, num_slots=-(-needed // 16) * 16)
-    assert run_replay(smallest).rejected == 0
+    assert run_replay(smallest).figures.requests.rejected == 0
 
 
 def test_progress_is_reported(options):
     """The last report says that all is done."""
     seen = []
-    result = run_replay(options, seen.append)
-    assert (seen[-1].done, seen[-1].total) == (result.total, result.total)
-    assert seen[-1].total_bytes == result.total_bytes
+    result = run_replay(options, seen.append).figures
+    assert (seen[-1].done, seen[-1].total) == (result.requests.total, result.requests.total)
+    assert seen[-1].total_bytes == result.memory.total_bytes
 
 
 def test_ranks_share_weights_and_split_heads(options):
@@ -96,12 +98,12 @@ def test_ranks_read_their_shares_of_states_at_once(options):
     assert reading == pytest.approx([num_bytes / (gpu("h100-sxm").bandwidth * 0.8 * ranks) for ranks in (1, 2)])
 
 
-def test_states_are_stored_and_read_as_told(options):
+def test_the_dtype_of_states_sets_their_bytes_and_time(options):
     """The dtype of states reaches the memory and the time of its steps."""
     options = replace(options, model="qwen3-next-80b-a3b", num_slots=None, num_bytes=2**31)
-    wide, narrow = (run_replay(replace(options, state_dtype=dtype)) for dtype in ("float32", "bfloat16"))
+    wide, narrow = (run_replay(replace(options, state_dtype=dtype)).figures for dtype in ("float32", "bfloat16"))
     assert narrow.clock_s < wide.clock_s
-    assert narrow.split.num_slots > wide.split.num_slots
+    assert narrow.memory.split.num_slots > wide.memory.split.num_slots
 
 
 def test_a_given_step_time_needs_no_gpu(options):
@@ -126,7 +128,7 @@ def test_a_given_step_time_needs_no_gpu(options):
         ({"max_running": 0}, InvalidSize),
     ],
 )
-def test_options_that_make_no_replay_are_refused(options, changes, error):
+def test_options_that_cannot_be_replayed_are_refused(options, changes, error):
     """Each wrong option raises its own fault."""
     with pytest.raises(error):
         run_replay(replace(options, **changes))

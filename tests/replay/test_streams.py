@@ -23,7 +23,7 @@ PACKERS = {"plain": bytes, "gzip": gzip.compress, "zstd": zstd}
 
 @pytest.mark.parametrize("pack", PACKERS.values(), ids=PACKERS)
 @pytest.mark.parametrize("name", ["trace.txt", "trace.gz", "trace"])
-def test_compression_is_told_by_content(tmp_path, pack, name):
+def test_compression_is_recognised_by_content(tmp_path, pack, name):
     """Plain, gzip and zstandard files give the same lines, whatever they are called."""
     path = tmp_path / name
     path.write_bytes(pack(TEXT.encode()))
@@ -31,7 +31,7 @@ def test_compression_is_told_by_content(tmp_path, pack, name):
 
 
 @pytest.mark.parametrize("pack", PACKERS.values(), ids=PACKERS)
-def test_standard_input(monkeypatch, pack):
+def test_standard_input_is_read(monkeypatch, pack):
     """A dash reads standard input, compressed or not."""
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(pack(TEXT.encode()))))
     assert list(read_lines("-")) == LINES
@@ -50,7 +50,7 @@ def test_members_follow_each_other(tmp_path, pack):
 @pytest.mark.parametrize("pack", [gzip.compress, zstd], ids=["gzip", "zstd"])
 @settings(deadline=None)
 @given(data=st.data())
-def test_a_file_cut_short_is_no_shorter_trace(tmp_path_factory, pack, data):
+def test_a_file_cut_short_is_refused(tmp_path_factory, pack, data):
     """A compressed file that ends too early is an error, not fewer lines."""
     packed = pack(TEXT.encode() * 9)
     path = tmp_path_factory.mktemp("cut") / "trace"
@@ -60,7 +60,7 @@ def test_a_file_cut_short_is_no_shorter_trace(tmp_path_factory, pack, data):
 
 
 @pytest.mark.parametrize("pack", [gzip.compress, zstd], ids=["gzip", "zstd"])
-def test_damaged_data(tmp_path, pack):
+def test_damaged_data_is_refused(tmp_path, pack):
     """Garbage behind a compressed file's magic bytes is an error that names the file."""
     path = tmp_path / "broken"
     path.write_bytes(pack(TEXT.encode())[:6] + b"\xff" * 40)
@@ -68,14 +68,14 @@ def test_damaged_data(tmp_path, pack):
         list(read_lines(path))
 
 
-def test_windows_text(tmp_path):
+def test_line_ends_and_marks_of_windows_are_dropped(tmp_path):
     """A byte order mark and carriage returns before line feeds are not part of the lines."""
     path = tmp_path / "trace.csv"
     path.write_bytes(b"\xef\xbb\xbfhead\r\nrow\r\n")
     assert list(read_lines(path)) == ["head", "row"]
 
 
-def test_other_encodings(tmp_path):
+def test_other_encodings_are_refused(tmp_path):
     """Bytes that are no UTF-8 are an error with file and line."""
     path = tmp_path / "trace.csv"
     path.write_bytes(b"good\nbad \xff\n")
@@ -83,7 +83,7 @@ def test_other_encodings(tmp_path):
         list(read_lines(path))
 
 
-def test_files_that_cannot_be_opened(tmp_path):
+def test_files_that_cannot_be_opened_are_named(tmp_path):
     """A missing file and a folder are errors that name them."""
     for path in (tmp_path / "missing", tmp_path):
         with pytest.raises(TraceError, match=f"{path} cannot be read"):

@@ -2,14 +2,21 @@ import json
 from dataclasses import replace
 
 import numpy as np
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from kvstead.engine.stats import STATES
 from kvstead.model import MemorySplit
 from kvstead.replay.options import Layout, Mode, ReplayOptions
-from kvstead.replay.records import Latencies, ReplayResult
+from kvstead.replay.result import (
+    Figures,
+    Latencies,
+    MemoryFigures,
+    PrefixFigures,
+    Quantiles,
+    ReplayResult,
+    RequestFigures,
+)
 from kvstead.replay.summary import summarize
 from kvstead.replay.trace import Trace, by_arrival
 
@@ -71,47 +78,55 @@ def _trace(problems: tuple[str, ...] = ()) -> Trace:
     )
 
 
-RESULT = ReplayResult(
-    trace=_trace(),
-    total=2,
-    finished=1,
-    rejected=1,
-    retracted=3,
-    aborted=0,
-    interrupted=False,
-    has_reuse=True,
-    hit_tokens=4,
-    lost_tokens=3,
-    prompt_tokens=16,
-    evicted_tokens={"full": 24, "window": 40},
-    tombstoned_tokens=16,
-    tombstone_tokens=8,
-    evicted_states=0,
-    evicted_states_alone=0,
-    output_tokens=30,
+FIGURES = Figures(
     page_size=4,
-    total_bytes=1000,
-    peak_bytes=700,
-    mean_by_state={"live": 300, "cached": 200, "parked": 0, "free": 450, "padding": 50},
-    mean_by_side={
-        "full": {"total_bytes": 700, "live": 200, "cached": 100, "parked": 0, "free": 370, "padding": 30},
-        "window": {"total_bytes": 300, "live": 100, "cached": 100, "parked": 0, "free": 80, "padding": 20},
-    },
-    mean_by_kind={"full": 300, "window": 200},
-    split=MemorySplit(560, 240, 0.5, "as given"),
-    bytes_moved=0,
-    num_moves=0,
-    state_copies=0,
-    usable_at_first_refusal=0.75,
-    ttft=Latencies(0.1, 0.2, 0.3),
-    tpot=Latencies(None, None, None),
-    clock_s=60.0,
+    requests=RequestFigures(total=2, finished=1, rejected=1, retracted=3, aborted=0),
+    prefix=PrefixFigures(
+        hit_tokens=4,
+        prompt_tokens=16,
+        hit_rate=0.25,
+        found_tokens=7,
+        lost_to_dead_windows=3,
+        lost_to_missing_states=0,
+        evicted_tokens={"full": 24, "window": 40},
+        tombstoned_tokens=16,
+        tombstone_tokens=8,
+        evicted_states=0,
+        evicted_states_alone=0,
+    ),
+    memory=MemoryFigures(
+        total_bytes=1000,
+        peak_bytes=700,
+        mean_bytes=500,
+        by_state={"live": 300, "cached": 200, "parked": 0, "free": 450, "padding": 50},
+        free=450,
+        by_kind={"full": 300, "window": 200},
+        by_side={
+            "full": {"total_bytes": 700, "live": 200, "cached": 100, "parked": 0, "free": 370, "padding": 30},
+            "window": {"total_bytes": 300, "live": 100, "cached": 100, "parked": 0, "free": 80, "padding": 20},
+        },
+        split=MemorySplit(560, 240, 0.5, "as given"),
+        bytes_moved=0,
+        moves_per_step=0.0,
+        state_copies=0,
+        usable_at_first_refusal=0.75,
+    ),
+    latency_s=Latencies(ttft=Quantiles(0.1, 0.2, 0.3), tpot=Quantiles(None, None, None)),
+    throughput_tok_s=0.5,
     steps=12,
     memory_us_per_step=3.5,
     wall_s=0.25,
-    rejections=("request 1: too long",),
-    timeline=((0.0,) * 14,),
+    output_tokens=30,
+    clock_s=60.0,
+    interrupted=False,
 )
+RESULT = ReplayResult(_trace(), FIGURES, rejections=("request 1: too long",), timeline=((0.0,) * 14,))
+
+
+def _summary_with(options=OPTIONS, **memory):
+    """The summary of the same result, but for these figures of its memory."""
+    figures = replace(FIGURES, memory=replace(FIGURES.memory, **memory))
+    return summarize(replace(RESULT, figures=figures), options)
 
 
 def test_the_keys_are_the_contract():
@@ -128,7 +143,7 @@ def test_the_keys_are_the_contract():
 
 
 def test_the_values_are_those_of_the_result():
-    """Figures are passed on, and derived ones follow from them: 4 of 16 tokens hit, 30 tokens in a minute."""
+    """Every figure of the result has its place, under its own name."""
     summary = summarize(RESULT, OPTIONS)
     assert summary["trace"] == ["a.jsonl", "-"]
     assert (summary["model"], summary["layout"], summary["page_size"]) == ("llama-3.1-8b", "static", 4)
@@ -173,7 +188,8 @@ def test_states_sum_to_the_total_through_json(full, window):
             sides[name] = {"total_bytes": sum(sizes), **dict(zip(STATES, sizes, strict=True))}
     total = sum(side["total_bytes"] for side in sides.values())
     sums = {state: sum(side[state] for side in sides.values()) for state in STATES}
-    summary = summarize(replace(RESULT, mean_by_side=sides, mean_by_state=sums, total_bytes=total), OPTIONS)
+    held = sums["live"] + sums["cached"]
+    summary = _summary_with(by_side=sides, by_state=sums, total_bytes=total, mean_bytes=held)
     memory = json.loads(json.dumps(summary, allow_nan=False))["memory"]
     assert memory["by_side"] == sides
     assert sum(memory["by_state"].values()) == memory["total_bytes"]
@@ -183,56 +199,41 @@ def test_states_sum_to_the_total_through_json(full, window):
 
 
 ARENA = {"live": 300, "cached": 200, "parked": 0, "hole": 90, "gap": 330, "sink": 60, "padding": 20}
-POOLS = {
-    "full": {"total_bytes": 260, "live": 100, "cached": 100, "parked": 0, "hole": 60},
-    "state": {"total_bytes": 330, "live": 200, "cached": 100, "parked": 0, "hole": 30},
-}
 
 
-def test_states_and_moves_are_told():
-    """What a model with states in an arena adds: its own reason for lost hits, evictions, copies, moves, what is free.
-
-    The page size is that of the memory, not the one asked for.
-    """
-    changes = {"mean_by_state": ARENA, "mean_by_side": POOLS, "split": None, "page_size": 8, "state_copies": 9}
-    changes |= {"bytes_moved": 1200, "num_moves": 6, "evicted_states": 5, "evicted_states_alone": 2}
-    summary = summarize(replace(RESULT, **changes), replace(OPTIONS, layout=Layout.UNIFIED, state_interval=64))
-    prefix, memory = summary["prefix"], summary["memory"]
-    assert (prefix["lost_to_missing_states"], prefix["lost_to_dead_windows"], prefix["found_tokens"]) == (3, 0, 7)
-    assert (prefix["evicted_states"], prefix["evicted_states_alone"]) == (5, 2)
-    assert (memory["bytes_moved"], memory["moves_per_step"], memory["state_copies"]) == (1200, 0.5, 9)
-    assert (memory["by_state"], memory["by_side"], memory["free"]) == (ARENA, POOLS, 90 + 330)
+def test_options_are_reported_beside_the_figures():
+    """The page size is that of the memory, not the one asked for; layout, interval and dtype of states are options."""
+    options = replace(OPTIONS, layout=Layout.UNIFIED, state_interval=64)
+    figures = replace(FIGURES, page_size=8, memory=replace(FIGURES.memory, by_state=ARENA, free=90 + 330))
+    summary = summarize(replace(RESULT, figures=figures), options)
+    assert (summary["memory"]["by_state"], summary["memory"]["free"]) == (ARENA, 420)
     assert (summary["layout"], summary["page_size"]) == ("unified", 8)
     assert (summary["state_interval"], summary["state_dtype"]) == (64, "float32")
-    idle = summarize(replace(RESULT, **changes, steps=0, usable_at_first_refusal=None), OPTIONS)["memory"]
-    assert (idle["moves_per_step"], idle["usable_at_first_refusal"]) == (0, None)
 
 
-def test_a_memory_of_one_side_has_no_split():
-    """Where nothing was divided the summary says null."""
-    assert summarize(replace(RESULT, split=None), OPTIONS)["memory"]["split"] is None
-
-
-@pytest.mark.parametrize("changes", [{"has_reuse": False}, {"prompt_tokens": 0, "hit_tokens": 0}])
-def test_no_rate_without_a_denominator(changes):
-    """The hit rate is null where the trace carries no reuse, and where no prompt was computed."""
-    assert summarize(replace(RESULT, **changes), OPTIONS)["prefix"]["hit_rate"] is None
+def test_what_was_not_measured_is_null():
+    """Null says that nothing was divided, that memory was never short, that nothing is known about reuse."""
+    memory = _summary_with(split=None, usable_at_first_refusal=None)["memory"]
+    assert (memory["split"], memory["usable_at_first_refusal"]) == (None, None)
+    figures = replace(FIGURES, prefix=replace(FIGURES.prefix, hit_rate=None))
+    assert summarize(replace(RESULT, figures=figures), OPTIONS)["prefix"]["hit_rate"] is None
 
 
 def test_messages_are_counted_in_full_and_listed_in_part():
     """Of many rejections and rows left out the first twenty are listed; the counts are of all."""
     rejections = tuple(f"request {index}: too long" for index in range(50))
     problems = tuple(f"a.jsonl, line {index}: nothing." for index in range(30))
-    result = replace(RESULT, trace=_trace(problems), rejected=50, rejections=rejections)
+    figures = replace(FIGURES, requests=replace(FIGURES.requests, rejected=50))
+    result = replace(RESULT, trace=_trace(problems), figures=figures, rejections=rejections)
     summary = summarize(result, OPTIONS)
     assert (summary["requests"]["rejected"], summary["excluded_rows"]) == (50, 30)
     assert summary["rejections"] == list(rejections[:20])
     assert summary["excluded"] == list(problems[:20])
 
 
-def test_options_and_the_interrupt_are_told():
+def test_mode_policy_and_interrupt_are_reported():
     """How the replay ran is in the summary: a constant step has no GPU, an interrupt is said."""
     options = replace(OPTIONS, step_seconds=0.01, mode=Mode.SERIAL, policy="lfu", cache_dtype="int8", tensor_parallel=2)
-    summary = summarize(replace(RESULT, interrupted=True), options)
+    summary = summarize(replace(RESULT, figures=replace(FIGURES, interrupted=True)), options)
     assert (summary["gpu"], summary["mode"], summary["policy"]) == (None, "serial", "lfu")
     assert (summary["cache_dtype"], summary["tensor_parallel"], summary["interrupted"]) == ("int8", 2, True)

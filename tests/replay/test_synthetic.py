@@ -74,7 +74,7 @@ def test_sessions_share_their_system_prompt():
     assert len({int(trace.blocks(request)[6]) for request in range(20)}) == 20
 
 
-def test_lengths_and_times_follow_the_figures():
+def test_lengths_and_times_have_the_medians_asked_for():
     """Medians, rate, mean number of turns and burstiness come out as asked, within sampling error."""
     lone = make_trace(
         seed=5, num_sessions=4000, turns=1, num_system_prompts=1, system_tokens=1, output_tokens=300, spread=0.7,
@@ -116,14 +116,14 @@ def test_prompts_keep_their_bound(seed, most):
         ("max_prompt_tokens", 1),
     ],
 )
-def test_figures_out_of_range(name, value):
+def test_figures_out_of_range_are_refused(name, value):
     """A figure that cannot be is refused by name."""
     with pytest.raises(InvalidSize, match=f"{name} is {value}"):
         make_trace(**{"seed": 0, "num_sessions": 1, name: value})
 
 
 @pytest.mark.parametrize("suffix", [".jsonl", ".jsonl.gz", ".jsonl.zst"])
-def test_written_traces_read_back(tmp_path, suffix):
+def test_written_traces_are_read_back(tmp_path, suffix):
     """A written trace reads back as it was, compressed by suffix, and the same trace gives the same bytes."""
     trace = make_trace(seed=9, num_sessions=8, block_size=32)
     path = tmp_path / f"made{suffix}"
@@ -137,7 +137,7 @@ def test_written_traces_read_back(tmp_path, suffix):
 
 @settings(deadline=None)
 @given(trace=traces())
-def test_rows_written_are_the_requests(trace):
+def test_written_rows_are_the_requests(trace):
     """Each row has a request's figures; a trace with prompts of no ids cannot be written and says so."""
     if trace.block_size is None or (trace.block_sizes == 0).any():
         with pytest.raises(TraceError, match="Mooncake rows need ids of one block size"):
@@ -153,7 +153,7 @@ def test_rows_written_are_the_requests(trace):
         }
 
 
-def test_a_refused_trace_leaves_the_file(tmp_path):
+def test_a_refused_trace_leaves_the_file_unchanged(tmp_path):
     """A trace that cannot be written, and a place that cannot be written to, are errors; no file is touched."""
     path = tmp_path / "kept.jsonl"
     path.write_text("before")

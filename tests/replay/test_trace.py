@@ -52,7 +52,7 @@ def test_tokens_follow_from_the_blocks(trace):
 
 @settings(deadline=None)
 @given(trace=traces())
-def test_tokens_of_a_prompt_are_the_callers(trace):
+def test_tokens_of_a_prompt_belong_to_the_caller(trace):
     """Overwriting the tokens that came out changes no later answer."""
     before = trace.prompt_tokens(0)
     expected = before.copy()
@@ -79,7 +79,7 @@ def test_blocks_stay_apart_when_ids_are_scarce(block_size, room, blocks):
     assert sum(map(len, owners)) == len(set().union(*owners))
 
 
-def test_more_blocks_than_token_ids():
+def test_more_blocks_than_token_ids_are_refused():
     """A trace whose blocks cannot all have a token id of their own is refused."""
     with pytest.raises(TraceError, match="1073741825 prompt blocks"):
         PromptTokens.for_blocks(FIRST_OUTPUT_TOKEN + 1, 16, 16)
@@ -87,7 +87,7 @@ def test_more_blocks_than_token_ids():
 
 @settings(deadline=None)
 @given(trace=traces())
-def test_generated_tokens_are_nobody_elses(trace):
+def test_generated_tokens_are_distinct(trace):
     """The ids a request generates lie above every prompt id, below 2^31, and in no other request's range."""
     ends = FIRST_OUTPUT_TOKEN
     for request in range(len(trace)):
@@ -166,7 +166,7 @@ def test_merge_names_and_problems():
         merge([])
 
 
-def test_reuse_is_stated_only_with_ids():
+def test_reuse_is_known_only_with_ids():
     """A trace of lengths alone has no block size and no reuse to speak of."""
     lengths = make_trace_of([(0, 5, 1, None), (1, 7, 1, None)], 8)
     assert not lengths.has_reuse
@@ -196,24 +196,24 @@ def test_a_trace_cannot_be_changed():
         ("arrivals", np.array([-1.0, 0.5]), "negative"),
         ("arrivals", np.array([0.0, np.nan]), "not finite"),
         ("arrivals", np.array([0, 1]), r"arrivals is int64\[2\]"),
-        ("prompt_lens", np.array([0, 9]), "prompts of no token"),
+        ("prompt_lens", np.array([0, 9]), "empty prompts"),
         ("prompt_lens", np.array([5, 9, 1]), r"prompt_lens is int64\[3\]"),
         ("prompt_lens", np.array([5, 17]), "ceil"),
-        ("output_lens", np.array([1, 0]), "outputs of no token"),
+        ("output_lens", np.array([1, 0]), "empty outputs"),
         ("block_sizes", np.array([-8, 8]), "negative block sizes"),
         ("block_ids", np.array([0, -1, 2]), "negative block sizes or ids"),
         ("block_ids", np.array([0, 1]), "number of block ids"),
         ("block_offsets", np.array([0, 2, 3]), "number of block ids"),
     ],
 )
-def test_columns_that_contradict_each_other(column, values, message):
+def test_inconsistent_columns_are_refused(column, values, message):
     """Each contradiction between columns is refused, with its name."""
     trace = make_trace_of([(0, 5, 1, [0]), (1, 9, 1, [1, 2])], 8)
     with pytest.raises(TraceError, match=message):
         dataclasses.replace(trace, **{column: values})
 
 
-def test_a_trace_holds_a_request():
+def test_an_empty_trace_is_refused():
     """A trace of no request is refused."""
     with pytest.raises(TraceError, match="has no request"):
         make_trace_of([], 8)

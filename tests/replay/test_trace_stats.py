@@ -86,7 +86,7 @@ def test_a_single_moment_has_no_rate():
     assert trace_stats(make_trace_of([(0, 1, 1, None), (0, 1, 1, None)], 8)).requests_per_s is None
 
 
-def test_percentiles_are_plain_numbers():
+def test_percentiles_are_python_numbers():
     """Figures are Python numbers, so that they can be written as JSON."""
     stats = LengthStats.of(np.array([3, 1, 2]))
     assert {type(stats.mean), type(stats.p50), type(stats.p90), type(stats.p99)} == {float}

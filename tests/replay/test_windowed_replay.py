@@ -1,4 +1,4 @@
-"""Replays of models with windows: what their steps read, what they reuse, and what their small side has room for."""
+"""Replays of models with windows: what their steps read, what they reuse, and what fits their window side."""
 
 from dataclasses import replace
 from itertools import islice
@@ -6,14 +6,14 @@ from itertools import islice
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from replay_bench import LinearCost, reused_tokens
+from replay_oracles import LinearCost, reused_tokens
 from trace_strategies import make_trace_of, traces
 
 from kvstead.engine import Request, Scheduler
 from kvstead.engine.stats import STATES
 from kvstead.replay.cost import FixedCost
 from kvstead.replay.options import Mode, ReplayOptions
-from kvstead.replay.records import TIMELINE_COLUMNS
+from kvstead.replay.recorder import TIMELINE_COLUMNS
 from kvstead.replay.run import run_replay
 from kvstead.replay.serial import SerialReplay
 from kvstead.replay.simulate import CostRunner, Replay
@@ -80,18 +80,26 @@ def test_counts_and_sides_add_up(trace, layout, page_size, num_pages, limits):
     """Each request ends; states sum to sides and sides to the memory, on average and at every sample."""
     manager = tiny_manager(num_pages * page_size, page_size, layout=layout)
     result = Replay(trace, Scheduler(manager, **limits), LinearCost()).run()
+    figures = result.figures
     manager.audit()
-    assert result.finished + result.rejected == result.total == len(trace)
-    assert 0 <= result.hit_tokens <= result.hit_tokens + result.lost_tokens <= result.prompt_tokens
-    for side in result.mean_by_side.values():
+    assert figures.requests.finished + figures.requests.rejected == figures.requests.total == len(trace)
+    prefix = figures.prefix
+    assert 0 <= prefix.hit_tokens <= prefix.found_tokens <= prefix.prompt_tokens
+    assert prefix.found_tokens == prefix.hit_tokens + prefix.lost_to_dead_windows
+    for side in figures.memory.by_side.values():
         assert sum(side[state] for state in STATES) == side["total_bytes"]
         assert min(side.values()) >= 0
-    sizes = [side["total_bytes"] for side in result.mean_by_side.values()]
-    assert sum(result.mean_by_state.values()) == sum(sizes) == result.total_bytes == manager.total_bytes
-    assert sum(result.mean_by_kind.values()) == result.mean_bytes <= result.peak_bytes <= result.total_bytes
-    assert set(result.mean_by_kind) == {str(kind) for kind in layout.kinds}
-    usable = result.total_bytes - result.mean_by_state["padding"]
-    in_windows = result.mean_by_side["window"]["total_bytes"] - result.mean_by_side["window"]["padding"]
+    sizes = [side["total_bytes"] for side in figures.memory.by_side.values()]
+    assert sum(figures.memory.by_state.values()) == sum(sizes) == figures.memory.total_bytes == manager.total_bytes
+    assert (
+        sum(figures.memory.by_kind.values())
+        == figures.memory.mean_bytes
+        <= figures.memory.peak_bytes
+        <= figures.memory.total_bytes
+    )
+    assert set(figures.memory.by_kind) == {str(kind) for kind in layout.kinds}
+    usable = figures.memory.total_bytes - figures.memory.by_state["padding"]
+    in_windows = figures.memory.by_side["window"]["total_bytes"] - figures.memory.by_side["window"]["padding"]
     for row in result.timeline:
         point = dict(zip(TIMELINE_COLUMNS, row, strict=True))
         assert sum(point[f"{state}_bytes"] for state in ("live", "cached", "free")) == usable
@@ -99,26 +107,26 @@ def test_counts_and_sides_add_up(trace, layout, page_size, num_pages, limits):
 
 
 @given(traces(), LAYOUTS, PAGE_SIZES, st.integers(1, 20))
-def test_windows_lose_nothing_while_there_is_room(trace, layout, page_size, chunk_tokens):
+def test_no_hit_is_lost_while_windows_fit(trace, layout, page_size, chunk_tokens):
     """One request at a time in a memory that is never full finds what a model without windows would."""
     manager = big_manager(trace, page_size, layout)
-    result = SerialReplay(trace, manager, FixedCost(1.0), chunk_tokens=chunk_tokens).run()
-    assert (result.finished, result.rejected) == (len(trace), 0)
-    assert result.hit_tokens == reused_tokens(trace, page_size)
-    assert result.lost_tokens == 0
-    assert result.evicted_tokens == {"full": 0, "window": 0}
+    result = SerialReplay(trace, manager, FixedCost(1.0), chunk_tokens=chunk_tokens).run().figures
+    assert (result.requests.finished, result.requests.rejected) == (len(trace), 0)
+    assert result.prefix.hit_tokens == reused_tokens(trace, page_size)
+    assert result.prefix.lost_to_dead_windows == 0
+    assert result.prefix.evicted_tokens == {"full": 0, "window": 0}
     assert result.output_tokens == trace.output_lens.sum()
     manager.audit()
     assert manager.table.live_rows().size == 0
 
 
 @given(LAYOUTS, st.sampled_from([1, 2, 4]), st.integers(1, 7), st.integers(1, 30))
-def test_clock_is_the_sum_of_the_computed_tokens(layout, page_size, chunk_tokens, output):
+def test_the_clock_is_the_sum_over_computed_tokens(layout, page_size, chunk_tokens, output):
     """Chunks of the prompt that was not found, then a step for each further token, at its context and its window."""
     trace = make_trace_of([(0.0, 10, output, [0, 1, 2]), (0.0, 10, 1, [0, 1, 3]), (9.0, 3, 6, None)], 4)
     manager, cost = big_manager(trace, page_size, layout), LinearCost()
     window = manager.window
-    result = SerialReplay(trace, manager, cost, chunk_tokens=chunk_tokens).run()
+    result = SerialReplay(trace, manager, cost, chunk_tokens=chunk_tokens).run().figures
     clock = 0.0
     for start, prompt, length in ((0, 10, output), (8, 10, 1), (0, 3, 6)):
         for begin in range(start, prompt, chunk_tokens):
@@ -133,33 +141,33 @@ def test_clock_is_the_sum_of_the_computed_tokens(layout, page_size, chunk_tokens
 
 
 @given(traces(), LAYOUTS, st.sampled_from([1, 2, 4]), st.integers(1, 20), st.integers(0, 3))
-def test_one_window_is_room_enough(trace, layout, page_size, chunk_tokens, spare):
+def test_one_window_is_capacity_enough(trace, layout, page_size, chunk_tokens, spare):
     """With a window side for little more than one request long prompts and outputs are served all the same."""
     pages = layout.window_rule.pages(page_size) + spare
     lengths = trace.prompt_lens + trace.output_lens
     num_slots = int(lengths.max()) + 2 * page_size
     manager = sided_manager(num_slots, pages * page_size, page_size, layout, max_length=num_slots, max_requests=1)
-    result = SerialReplay(trace, manager, FixedCost(1.0), chunk_tokens=chunk_tokens).run()
-    assert (result.finished, result.rejected) == (len(trace), 0)
+    result = SerialReplay(trace, manager, FixedCost(1.0), chunk_tokens=chunk_tokens).run().figures
+    assert (result.requests.finished, result.requests.rejected) == (len(trace), 0)
     assert result.output_tokens == trace.output_lens.sum()
     assert manager.num_window_slots == pages * page_size
-    assert result.mean_by_side["window"]["live"] <= pages * page_size * manager.window_token_bytes
+    assert result.memory.by_side["window"]["live"] <= pages * page_size * manager.window_token_bytes
     manager.audit()
 
 
-def test_a_dead_window_loses_a_hit_that_the_full_side_still_has():
-    """Behind a long request a small window side keeps no window of the first prompt: its tokens are found in vain."""
+def test_a_hit_with_a_dead_window_counts_as_lost():
+    """A long request evicts the windows of the first prompt from a small window side: its tokens are found but lost."""
     layout = tiny_window_layout(4)
     trace = make_trace_of([(0.0, 12, 1, [0, 1, 2]), (0.0, 40, 1, list(range(10, 20))), (0.0, 12, 1, [0, 1, 3])], 4)
     manager = tiny_manager(200, 4, layout=layout, num_window_slots=16, max_requests=1)
-    result = SerialReplay(trace, manager, FixedCost(1.0), chunk_tokens=4).run()
-    assert (result.hit_tokens, result.lost_tokens) == (0, 8)
-    assert result.evicted_tokens["full"] == 0
-    assert result.evicted_tokens["window"] == result.tombstoned_tokens > 0
-    assert result.tombstone_tokens > 0
+    result = SerialReplay(trace, manager, FixedCost(1.0), chunk_tokens=4).run().figures
+    assert (result.prefix.hit_tokens, result.prefix.lost_to_dead_windows) == (0, 8)
+    assert result.prefix.evicted_tokens["full"] == 0
+    assert result.prefix.evicted_tokens["window"] == result.prefix.tombstoned_tokens > 0
+    assert result.prefix.tombstone_tokens > 0
     roomy = tiny_manager(200, 4, layout=layout, num_window_slots=200, max_requests=1)
-    result = SerialReplay(trace, roomy, FixedCost(1.0), chunk_tokens=4).run()
-    assert (result.hit_tokens, result.lost_tokens, result.tombstoned_tokens) == (8, 0, 0)
+    result = SerialReplay(trace, roomy, FixedCost(1.0), chunk_tokens=4).run().figures
+    assert (result.prefix.hit_tokens, result.prefix.lost_to_dead_windows, result.prefix.tombstoned_tokens) == (8, 0, 0)
 
 
 @pytest.mark.parametrize("pure", [False, True])
@@ -168,9 +176,9 @@ def test_memory_by_hand(pure):
     trace = make_trace_of([(0.0, 8, 5, None)], 4)
     manager = sided_manager(40, 40, 2, tiny_window_layout(4, pure=pure), max_requests=1)
     cost = LinearCost(1.0, 0.0, 0.0, 0.0, 0.0, 0.0)
-    result = Replay(trace, Scheduler(manager), cost).run()
+    result = Replay(trace, Scheduler(manager), cost).run().figures
     assert (result.steps, result.clock_s) == (5, 5.0)
-    sides = result.mean_by_side
+    sides = result.memory.by_side
     assert ("full" in sides) != pure
     if not pure:
         assert sides["full"]["live"] == LAYER_BYTES * (8 + 10 + 10 + 12 + 12) // 5
@@ -194,12 +202,12 @@ def recorded(tmp_path):
 def test_recorded_reuse_is_the_same_with_windows(recorded, model):
     """One by one in a memory that they cannot fill, recorded requests find as much as in a model without windows."""
     options = ReplayOptions((recorded,), "llama-3.1-8b", num_slots=8_000_000, mode=Mode.SERIAL)
-    plain = run_replay(options)
+    plain = run_replay(options).figures
     ratio = None if model == "mistral-7b-v0.1" else 1.0
-    result = run_replay(replace(options, model=model, window_ratio=ratio))
-    assert result.finished == plain.finished == 250
-    assert result.hit_tokens == plain.hit_tokens > 50_000
-    assert (result.lost_tokens, result.evicted_tokens) == (0, {"full": 0, "window": 0})
+    result = run_replay(replace(options, model=model, window_ratio=ratio)).figures
+    assert result.requests.finished == plain.requests.finished == 250
+    assert result.prefix.hit_tokens == plain.prefix.hit_tokens > 50_000
+    assert (result.prefix.lost_to_dead_windows, result.prefix.evicted_tokens) == (0, {"full": 0, "window": 0})
 
 
 @needs_shared
@@ -208,10 +216,11 @@ def test_recorded_requests_are_served_in_a_tight_memory(recorded, model):
     """Where both sides are short all requests are served, some hits are lost, and every byte has its state."""
     sizes = {"num_slots": 30_000} if model == "mistral-7b-v0.1" else {"num_slots": 150_000, "window_ratio": 0.08}
     result = run_replay(ReplayOptions((recorded,), model, **sizes))
-    assert (result.finished, result.rejected) == (250, 0)
-    assert result.output_tokens == result.trace.output_lens.sum()
-    assert min(min(side.values()) for side in result.mean_by_side.values()) >= 0
-    assert result.mean_by_side["window"]["cached"] > 0
-    assert 0 < result.tombstoned_tokens <= result.evicted_tokens["window"]
-    assert result.lost_tokens > 0
-    assert sum(result.mean_by_state.values()) == result.total_bytes
+    figures = result.figures
+    assert (figures.requests.finished, figures.requests.rejected) == (250, 0)
+    assert figures.output_tokens == result.trace.output_lens.sum()
+    assert min(min(side.values()) for side in figures.memory.by_side.values()) >= 0
+    assert figures.memory.by_side["window"]["cached"] > 0
+    assert 0 < figures.prefix.tombstoned_tokens <= figures.prefix.evicted_tokens["window"]
+    assert figures.prefix.lost_to_dead_windows > 0
+    assert sum(figures.memory.by_state.values()) == figures.memory.total_bytes

@@ -2,7 +2,7 @@ from typing import Any
 
 import pytest
 
-from kvstead.replay.records import TIMELINE_COLUMNS
+from kvstead.replay.recorder import TIMELINE_COLUMNS
 
 
 @pytest.fixture

@@ -29,7 +29,7 @@ def _lines(text):
     return {name: words.strip() for name, words in pairs}
 
 
-def test_the_table_says_what_ran_and_what_came_out(generated):
+def test_the_table_shows_options_and_figures(generated):
     """Model and memory in the first line, its name as it is; throughput, reuse and time outside the model below."""
     text = _printed(generated)
     headline = "SmolLM2 [135M] :brain:: 976.6 KiB of bfloat16, static layout, page size 16"
@@ -40,7 +40,7 @@ def test_the_table_says_what_ran_and_what_came_out(generated):
     assert lines["requests"] == "98 of 100 finished, 2 rejected, 0 aborted"
 
 
-def test_shared_figures_read_as_those_of_a_replay(generated, summary):
+def test_shared_figures_are_printed_as_for_a_replay(generated, summary):
     """Requests, retractions, reuse and memory are told in the very words of a replay's summary."""
     kinds = {"by_kind": {"full": 300_000, "window": 200_000}}
     ours = _lines(_printed(generated | {"memory": generated["memory"] | kinds}))
@@ -48,7 +48,7 @@ def test_shared_figures_read_as_those_of_a_replay(generated, summary):
     assert {name: ours[name] for name in SHARED} == {name: replayed[name] for name in SHARED}
 
 
-def test_an_interrupt_is_said_below(generated):
+def test_an_interrupt_is_reported_below_the_table(generated):
     """That it was interrupted stands below the table, only if so."""
     assert "Interrupted" not in _printed(generated)
     assert _printed(generated | {"interrupted": True}).endswith("Interrupted: texts and figures end there.\n")

@@ -33,7 +33,7 @@ def test_bytes_by_kind_add_up():
         assert sum(shown) == layout.full_bytes_per_token + layout.window_bytes_per_token, name
 
 
-def test_kinds_of_layers_are_told_apart():
+def test_kinds_of_layers_are_counted_apart():
     """Sharing layers, layers with attention and state, and pure state all have their words."""
     assert layers_by_kind(load_layout("gemma-3n-e4b")) == "16 window + 15 sharing + 4 full"
     assert layers_by_kind(load_layout("falcon-h1-7b")) == "44 full with state"

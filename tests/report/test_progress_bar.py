@@ -49,7 +49,7 @@ def test_a_terminal_sees_each_part_of_a_loading(monkeypatch):
 
 @pytest.mark.parametrize("force", ["FORCE_COLOR", "TTY_COMPATIBLE"])
 @pytest.mark.parametrize(("bar", "progress"), [(replay_bar, [PROGRESS]), (loading_bar, ["loading", 1, 2])])
-def test_anything_else_sees_nothing(monkeypatch, force, bar, progress):
+def test_nothing_is_shown_without_a_terminal(monkeypatch, force, bar, progress):
     """No byte goes to a standard error that is no terminal, whatever the environment claims."""
     stream = io.StringIO()
     monkeypatch.setattr(sys, "stderr", stream)

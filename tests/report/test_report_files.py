@@ -60,7 +60,7 @@ def test_no_hit_rate_is_drawn_without_reuse(tmp_path, summary, columns, samples)
 
 
 @pytest.mark.parametrize("num_samples", [0, 1])
-def test_nothing_is_drawn_of_a_single_sample(tmp_path, summary, columns, samples, num_samples):
+def test_a_single_sample_is_not_drawn(tmp_path, summary, columns, samples, num_samples):
     """A replay that ended at once has no line to draw; the other files are written all the same."""
     written = write_report(tmp_path, summary, columns, samples[:num_samples])
     assert [path.name for path in written] == ["summary.json", "timeline.csv"]

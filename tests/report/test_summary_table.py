@@ -23,7 +23,7 @@ def _line(text: str, name: str) -> str:
     return next(line.strip() for line in text.splitlines() if line.strip().startswith(name))
 
 
-def test_the_table_says_what_was_replayed_and_what_came_out(printed):
+def test_the_table_shows_options_and_figures(printed):
     """Trace, model, pool, counts, latencies, throughput, reuse, memory, costs: one line each, with units."""
     text = printed()
     assert "chat [1].jsonl on tiny: 976.6 KiB of bfloat16, static layout, page size 16, lru, h100-sxm, batched" in text
@@ -48,7 +48,7 @@ def test_the_states_add_up_to_the_pool_exactly(printed):
     assert sum(states) == total == 1_000_000
 
 
-def test_a_trace_without_reuse_says_so(printed):
+def test_a_trace_without_reuse_is_reported_as_such(printed):
     """No percentage where the trace carries no reuse, and other words where no prompt was computed at all."""
     text = printed(prefix={"hit_tokens": 0, "prompt_tokens": 1000, "hit_rate": None})
     assert "no reuse information in this trace" in _line(text, "prefix hit rate")
@@ -73,7 +73,7 @@ def test_rows_left_out_are_listed(printed):
     assert "left out" not in printed()
 
 
-def test_an_interrupt_is_said(printed):
+def test_an_interrupt_is_reported(printed):
     """The figures of an interrupted replay say what they cover, and count who was not served."""
     counts = {"total": 100, "finished": 40, "rejected": 2, "retracted": 0, "aborted": 1}
     text = printed(interrupted=True, requests=counts)
@@ -104,7 +104,7 @@ def test_two_sides_are_shown_beside_each_other(printed, windowed):
     assert "full 293 KiB, window 195.3 KiB" in _line(text, "memory by kind")
 
 
-def test_what_windows_cost_is_told_where_there_are_any(printed, windowed):
+def test_losses_to_windows_are_shown_only_with_windows(printed, windowed):
     """Hits lost, evictions by side and tombstones have lines; without a window side there is none of them."""
     text = printed(**windowed)
     assert _line(text, "lost to dead windows").endswith("75.00 % of the tokens found (750 of 1,000)")
@@ -126,7 +126,7 @@ def test_windows_alone_are_one_side(printed, windowed):
     assert _line(text, "evicted tokens").split("tokens")[1].strip() == "1,280 window, 960 of these alone"
 
 
-def test_an_arena_tells_what_is_free_beside_its_sum(printed, in_arena):
+def test_free_bytes_of_an_arena_are_shown_above_the_sum(printed, in_arena):
     """The seven states sum to the pool; what is free in holes and gaps stands below them, and is not in the sum."""
     text = printed(**in_arena)
     assert "976.6 KiB of bfloat16, unified layout, page size 16" in text
@@ -152,7 +152,7 @@ def test_pools_of_an_arena_are_shown_beside_each_other(printed, in_arena):
     assert _line(table, "hole").split()[5:] == ["58.59", "KiB", "37.50", "%", "29.3", "KiB", "13.04", "%"]
 
 
-def test_what_states_cost_is_told_where_there_are_any(printed, in_arena):
+def test_losses_to_states_are_shown_only_with_states(printed, in_arena):
     """Lost hits with their reason, evicted states, copies, moves and the first refusal have lines."""
     text = printed(**in_arena)
     assert _line(text, "lost to missing states").endswith("75.00 % of the tokens found (750 of 1,000)")

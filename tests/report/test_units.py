@@ -36,7 +36,7 @@ def test_fractions_are_exact():
 
 
 @pytest.mark.parametrize("text", ["", "GiB", "40G", "40 Gibs", "-1GiB", "4e9", "1.GiB", "nan", "٤GiB", "4GiB 2"])
-def test_what_is_no_size_is_named_with_an_example(text):
+def test_text_that_is_not_a_size_is_refused_with_an_example(text):
     """Anything else is refused; the message quotes it and shows how to write a size."""
     with pytest.raises(InvalidSize) as refused:
         parse_bytes(text)

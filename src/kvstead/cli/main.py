@@ -1,6 +1,6 @@
-"""The entry point `kvstead`: which commands there are, and how faults reach the terminal.
+"""The entry point `kvstead`: the commands, and how errors reach the terminal.
 
-Whatever needs torch, numba or matplotlib is imported inside the command that uses it, so that help is quick.
+Commands import torch, numba and matplotlib when they run, so that help is quick.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Annotated
 
 import typer
 
-from kvstead.cli.common import EXIT_FAULT
+from kvstead.cli.commands import EXIT_FAULT
 from kvstead.cli.generate import generate
 from kvstead.cli.models import models
 from kvstead.cli.replay import replay
@@ -51,7 +51,7 @@ def _root(
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Run the command line and exit: 0, 2 for a fault (one line on standard error), 130 after Ctrl-C.
+    """Run the command line and exit: 0, 2 for an error (one line on standard error), 130 after Ctrl-C.
 
     arguments: without the program's name; None takes the process's own.
     """
@@ -62,7 +62,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     except OSError as error:
         _fail(f"{error.filename or 'a file'}: {error.strerror or error}. Check the path and its permissions.")
     except MemoryError as error:
-        _fail(f"{error}: no room for such large books. Take a smaller pool, larger pages or fewer requests at a time.")
+        _fail(f"{error}: out of memory for page tables. Use a smaller pool, larger pages or fewer requests at once.")
 
 
 def _fail(message: str) -> None:

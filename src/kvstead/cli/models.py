@@ -1,4 +1,4 @@
-"""`kvstead models`: which models there are and what they keep."""
+"""`kvstead models`: the bundled models and what they cache."""
 
 from __future__ import annotations
 

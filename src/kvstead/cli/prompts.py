@@ -1,4 +1,4 @@
-"""What `kvstead generate` is asked: prompts from the command line, or from a file of JSON lines."""
+"""The prompts of `kvstead generate`: from the command line, or from a file of JSON lines."""
 
 from __future__ import annotations
 
@@ -14,22 +14,21 @@ from kvstead.replay.streams import read_lines, source_name
 Message = dict[str, str]
 
 _CONTENT = ("prompt", "messages")
-_SAMPLING: dict[str, tuple[str, tuple[type, ...]]] = {
+SAMPLING: dict[str, tuple[str, tuple[type, ...]]] = {
     "max_new_tokens": ("an integer", (int,)),
     "temperature": ("a number", (int, float)),
     "top_p": ("a number", (int, float)),
     "seed": ("an integer", (int,)),
 }
-_KEYS = ", ".join(f"`{key}`" for key in _SAMPLING)
-_WANTED = f'{{"prompt": "..."}} or {{"messages": [...]}}, and of {_KEYS} what this line has of its own'
+_KEYS = ", ".join(f"`{key}`" for key in SAMPLING)
+_WANTED = f'{{"prompt": "..."}} or {{"messages": [...]}}, and any of {_KEYS}'
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class PromptRequest:
     """One prompt: a text, or the messages of a chat.
 
-    sampling: what it says itself of how to sample, by the names of `SamplingParams`. place: the file and line where it
-    stands, if it does in one.
+    sampling: the keywords of `SamplingParams` that it gives itself. place: its file and line, "" on the command line.
     """
 
     prompt: str | list[Message]
@@ -38,39 +37,39 @@ class Asked:
 
     @property
     def title(self) -> str:
-        """What it asks: the text, or what was said last."""
+        """The text, or the last message of the chat."""
         return self.prompt if isinstance(self.prompt, str) else self.prompt[-1]["content"]
 
     def as_chat(self, system: str | None) -> list[Message]:
-        """Its messages, a text as that of a user; `system` is said first, where no other system message is."""
+        """Its messages; a text is one of the user. `system` comes first, unless the chat has a system message."""
         messages = [{"role": "user", "content": self.prompt}] if isinstance(self.prompt, str) else self.prompt
         if system is None or messages[0]["role"] == "system":
             return messages
         return [{"role": "system", "content": system}, *messages]
 
 
-def read_prompts(path: str) -> list[Asked]:
+def read_prompts(path: str) -> list[PromptRequest]:
     """The prompts of a file, or of standard input for `-`: JSON Lines, plain, gzip or zstandard.
 
-    Raises `TraceError` for a line that is no prompt, with its number, and where there is none at all.
+    Raises `TraceError` for a line that is not a prompt, with its number, and for a file without prompts.
     """
     source = source_name(path)
     lines = ((number, line) for number, line in enumerate(read_lines(path), start=1) if line and not line.isspace())
     prompts = [_parse(source, number, line) for number, line in lines]
     if not prompts:
-        raise TraceError(f"{source} holds no prompt. Expected a line for each: {_WANTED}.")
+        raise TraceError(f"{source} has no prompts. Expected one line each: {_WANTED}.")
     return prompts
 
 
 def is_text(value: object) -> bool:
-    """Whether it is text that can be written as UTF-8: JSON and shells also give halves of characters."""
+    """Whether a value is text that UTF-8 can encode: JSON and shells also give lone surrogates."""
     return type(value) is str and value.encode(errors="ignore").decode() == value
 
 
-def _parse(source: str, number: int, line: str) -> Asked:
+def _parse(source: str, number: int, line: str) -> PromptRequest:
     record = json_object(source, number, line)
     content = [key for key in _CONTENT if key in record]
-    if len(content) != 1 or not record.keys() <= {*_CONTENT, *_SAMPLING}:
+    if len(content) != 1 or not record.keys() <= {*_CONTENT, *SAMPLING}:
         malformed(source, number, _WANTED, record)
     prompt = record.pop(content[0])
     is_right = is_text(prompt) if content == ["prompt"] else _is_chat(prompt)
@@ -78,10 +77,10 @@ def _parse(source: str, number: int, line: str) -> Asked:
         wanted = "a text" if content == ["prompt"] else 'a list of {"role": "...", "content": "..."}'
         malformed(source, number, f"as `{content[0]}` {wanted}", prompt)
     for key, value in record.items():
-        wanted, types = _SAMPLING[key]
+        wanted, types = SAMPLING[key]
         if type(value) not in types:  # `isinstance` would take true for an integer
             malformed(source, number, f"as `{key}` {wanted}", value)
-    return Asked(prompt, record, f"{source}, line {number}")
+    return PromptRequest(prompt, record, f"{source}, line {number}")
 
 
 def _is_chat(messages: object) -> bool:

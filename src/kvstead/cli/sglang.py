@@ -1,4 +1,4 @@
-"""`kvstead sglang`: what kvstead's plugin does to the SGLang that is installed here."""
+"""`kvstead sglang`: what kvstead's plugin replaces in the installed SGLang."""
 
 from __future__ import annotations
 

@@ -1,37 +1,46 @@
-"""`kvstead trace`: make traces, and look into them."""
+"""`kvstead trace`: make traces and count what they hold."""
 
 from __future__ import annotations
 
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from typing import Annotated
 
 import typer
+
+from kvstead.cli.commands import takes
 
 trace_app = typer.Typer(help="Make request traces, and look into them.", no_args_is_help=True)
 
 _STANDARD_OUTPUT = "-"
 
 
-@trace_app.command()
-def make(
+@dataclass(frozen=True, kw_only=True)
+class MakeArguments:
+    """The command line of `make`: where to write, and keywords of `make_trace`."""
+
     path: Annotated[
         str, typer.Argument(metavar="OUT", help="File to write (.gz and .zst compress), or - for standard output.")
-    ],
-    *,
-    seed: Annotated[int, typer.Option(help="The same seed and options give the same file.")],
-    sessions: Annotated[int, typer.Option(min=1, help="Chat sessions.")] = 100,
-    turns: Annotated[float, typer.Option(help="Mean turns of a session (geometric).")] = 4.0,
-    block_size: Annotated[int, typer.Option(min=1, help="Tokens per prefix id.")] = 16,
-    system_prompts: Annotated[int, typer.Option(min=1, help="System prompts that sessions share.")] = 4,
-    system_tokens: Annotated[float, typer.Option(help="Median tokens of a system prompt.")] = 800.0,
-    user_tokens: Annotated[float, typer.Option(help="Median tokens a user adds in a turn.")] = 120.0,
-    output_tokens: Annotated[float, typer.Option(help="Median tokens of an answer.")] = 200.0,
-    spread: Annotated[float, typer.Option(help="Standard deviation of the lengths' logarithms.")] = 0.8,
-    rate: Annotated[float, typer.Option(help="Sessions that start per second.")] = 1.0,
-    burstiness: Annotated[float, typer.Option(help="1 is a Poisson process; more comes in bursts.")] = 4.0,
-    think_seconds: Annotated[float, typer.Option(help="Median time between an answer and the next turn.")] = 10.0,
-    max_prompt_tokens: Annotated[int, typer.Option(min=2, help="A session ends before a longer prompt.")] = 32_768,
-) -> None:
+    ]
+    seed: Annotated[int, typer.Option(help="The same seed and options give the same file.")]
+    num_sessions: Annotated[int, typer.Option("--sessions", min=1, help="Chat sessions.")] = 100
+    turns: Annotated[float, typer.Option(help="Mean turns of a session (geometric).")] = 4.0
+    block_size: Annotated[int, typer.Option(min=1, help="Tokens per prefix id.")] = 16
+    num_system_prompts: Annotated[
+        int, typer.Option("--system-prompts", min=1, help="System prompts that sessions share.")
+    ] = 4
+    system_tokens: Annotated[float, typer.Option(help="Median tokens of a system prompt.")] = 800.0
+    user_tokens: Annotated[float, typer.Option(help="Median tokens a user adds in a turn.")] = 120.0
+    output_tokens: Annotated[float, typer.Option(help="Median tokens of an answer.")] = 200.0
+    spread: Annotated[float, typer.Option(help="Standard deviation of the lengths' logarithms.")] = 0.8
+    sessions_per_second: Annotated[float, typer.Option("--rate", help="Sessions that start per second.")] = 1.0
+    burstiness: Annotated[float, typer.Option(help="1 is a Poisson process; more comes in bursts.")] = 4.0
+    think_seconds: Annotated[float, typer.Option(help="Median time between an answer and the next turn.")] = 10.0
+    max_prompt_tokens: Annotated[int, typer.Option(min=2, help="A session ends before a longer prompt.")] = 32_768
+
+
+@trace_app.command()
+@takes(MakeArguments)
+def make(arguments: MakeArguments) -> None:
     """Make seeded synthetic chat traffic: sessions of several turns with shared prefixes, in bursts.
 
     Written as Mooncake JSON Lines. Example: kvstead trace make chat.jsonl.gz --seed 1
@@ -40,21 +49,9 @@ def make(
     from kvstead.replay.synthetic import make_trace, write_mooncake  # noqa: PLC0415
     from kvstead.replay.writers import mooncake_lines  # noqa: PLC0415
 
-    trace = make_trace(
-        seed=seed,
-        num_sessions=sessions,
-        turns=turns,
-        block_size=block_size,
-        num_system_prompts=system_prompts,
-        system_tokens=system_tokens,
-        user_tokens=user_tokens,
-        output_tokens=output_tokens,
-        spread=spread,
-        sessions_per_second=rate,
-        burstiness=burstiness,
-        think_seconds=think_seconds,
-        max_prompt_tokens=max_prompt_tokens,
-    )
+    traffic = asdict(arguments)
+    path = traffic.pop("path")
+    trace = make_trace(**traffic)
     if path == _STANDARD_OUTPUT:
         for line in mooncake_lines(trace):
             typer.echo(line)

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from math import exp, log1p
 from typing import Protocol
 
-from kvstead.replay.figures import require_at_least, require_between, require_positive
+import numpy as np
+
+from kvstead.kernels.array_types import IntArray
+from kvstead.model import Window
+from kvstead.replay.checks import require_at_least, require_between, require_positive
 from kvstead.replay.gpus import GPU_NAMES, Gpu, gpu
 
-__all__ = ["GPU_NAMES", "FixedCost", "Gpu", "RooflineCost", "StepCost", "gpu"]
+__all__ = ["GPU_NAMES", "FixedCost", "Gpu", "RooflineCost", "StepCost", "StepTimer", "gpu"]
 
 _FLOPS_PER_PARAM = 2.0  # one multiplication and one addition per weight and token
-_ALL_TOUCHED = -1e9  # log of the share of weights that one token leaves alone, where that is none
+_ALL_TOUCHED = -1e9  # log of the share of weights that one token does not read, if that is 0
 
 
 class StepCost(Protocol):
@@ -45,16 +50,8 @@ class FixedCost:
         require_positive("step_seconds", step_seconds)
         self.step_seconds = step_seconds
 
-    def seconds(
-        self,
-        num_tokens: int,  # noqa: ARG002 - a constant
-        kv_tokens_read: int,  # noqa: ARG002
-        attention_pairs: int,  # noqa: ARG002
-        window_tokens_read: int = 0,  # noqa: ARG002
-        window_pairs: int = 0,  # noqa: ARG002
-        num_states: int = 0,  # noqa: ARG002
-    ) -> float:
-        """`step_seconds`, whatever the batch."""
+    def seconds(self, *_counts: int, **_named_counts: int) -> float:
+        """`step_seconds`; what the step computes does not matter."""
         return self.step_seconds
 
 
@@ -91,18 +88,6 @@ class RooflineCost:
     Raises `InvalidSize` for a figure out of range.
     """
 
-    __slots__ = (
-        "_kv_seconds",
-        "_log_untouched",
-        "_overhead",
-        "_pair_seconds",
-        "_state_seconds",
-        "_token_seconds",
-        "_weight_seconds",
-        "_window_pair_seconds",
-        "_window_seconds",
-    )
-
     def __init__(
         self,
         gpu: Gpu,
@@ -132,8 +117,7 @@ class RooflineCost:
         require_at_least("window_bytes_per_token", window_bytes_per_token, 0)
         require_at_least("state_bytes", state_bytes, 0)
         require_at_least("overhead_seconds", overhead_seconds, 0)
-        peak = gpu.fp8_flops if weight_bytes <= 1 and gpu.fp8_flops else gpu.bf16_flops
-        flops_per_second = num_gpus * peak * mfu
+        flops_per_second = num_gpus * gpu.peak_flops(weight_bytes) * mfu
         bytes_per_second = num_gpus * gpu.bandwidth * mbu
         self._token_seconds = _FLOPS_PER_PARAM * active_params / flops_per_second
         self._pair_seconds = attention_flops_per_pair / flops_per_second
@@ -161,3 +145,46 @@ class RooflineCost:
         memory = weights + (kv_tokens_read + num_tokens) * self._kv_seconds
         memory += (window_tokens_read + num_tokens) * self._window_seconds + num_states * self._state_seconds
         return self._overhead + max(compute, memory)
+
+
+class StepTimer:
+    """Counts what a step reads and computes, and asks a cost how long that takes.
+
+    window: what the model's layers with a window or chunk read, None where it has none. has_states: whether rows have
+    recurrent states. Copies of states and moves of pages take no time.
+    """
+
+    __slots__ = ("_cost", "_has_states", "_window")
+
+    def __init__(self, cost: StepCost, window: Window | None, *, has_states: bool) -> None:
+        self._cost = cost
+        self._window = window
+        self._has_states = has_states
+
+    def seconds(self, lengths: IntArray, chunks: Sequence[tuple[int, int]] = ()) -> float:
+        """Duration of one step, in seconds.
+
+        lengths: int64[d], tokens of each row in decode, the one computed now included. chunks: start and end of the
+        positions that the step computes of each other row.
+        """
+        num_tokens = lengths.size
+        read = pairs = int(np.add.reduce(lengths))
+        for start, end in chunks:
+            new = end - start
+            num_tokens += new
+            read += end
+            pairs += new * start + new * (new + 1) // 2
+        window_read, window_pairs = self._in_windows(lengths, chunks)
+        num_states = lengths.size + len(chunks) if self._has_states else 0
+        return self._cost.seconds(num_tokens, read, pairs, window_read, window_pairs, num_states)
+
+    def _in_windows(self, lengths: IntArray, chunks: Sequence[tuple[int, int]]) -> tuple[int, int]:
+        """Tokens that layers with a window read, and how many the computed tokens attend to there, summed."""
+        window = self._window
+        if window is None:
+            return 0, 0
+        read = pairs = int(np.add.reduce(window.live_tokens(lengths)))
+        for start, end in chunks:
+            read += window.live_tokens(start + 1) + end - start - 1  # from the first that `start` reads to the last one
+            pairs += window.pairs(start, end)
+        return read, pairs

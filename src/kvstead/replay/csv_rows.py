@@ -1,4 +1,4 @@
-"""Rows of the CSV formats, which carry lengths only: Azure 2023 and 2024, BurstGPT."""
+"""Rows of the CSV formats, which have lengths only: Azure 2023 and 2024, BurstGPT."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ class BurstGPTRows:
         """The row on line `number`. Raises `TraceError` when it is malformed."""
         time, *counts = self._table.cells(number, line)
         prompt, output, total = (self._table.count(number, text) for text in counts)
-        fault = f"{prompt} + {output} tokens are not the total of {total}" if prompt + output != total else ""
+        fault = "" if prompt + output == total else f"{prompt} + {output} tokens do not add up to the total of {total}"
         return Row(number, self._seconds(number, time), prompt, output, fault=fault)
 
     def _seconds(self, number: int, text: str) -> float:
@@ -88,7 +88,7 @@ def columns_of(header: str) -> list[str]:
 
 
 class _Table:
-    """Finds the wanted columns of a line, wherever they stand."""
+    """Finds the wanted columns of a line, in any order."""
 
     def __init__(self, source: str, header_number: int, header: str, wanted: tuple[str, ...]) -> None:
         columns = columns_of(header)

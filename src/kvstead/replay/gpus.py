@@ -13,11 +13,11 @@ _GIGA = 1e9
 
 @dataclass(frozen=True, slots=True)
 class Gpu:
-    """One GPU as its maker publishes it: peaks that no program reaches, so a cost formula scales them down.
+    """One GPU as its maker publishes it: peaks that no program reaches, so the cost formula scales them down.
 
     bf16_flops: dense (no sparsity) tensor FLOP/s with float32 accumulation. fp8_flops: the same for fp8, None where the
     hardware has none. bandwidth: bytes/s of its memory. memory_bytes: the figure on the data sheet at 10^9 bytes a GB.
-    source: where the figures stand.
+    source: where the figures are published.
     """
 
     name: str
@@ -26,6 +26,10 @@ class Gpu:
     bandwidth: float
     memory_bytes: int
     source: str
+
+    def peak_flops(self, weight_bytes: float) -> float:
+        """Peak FLOP/s for weights of `weight_bytes` each: of fp8 for 1 byte or less where the GPU has it, else bf16."""
+        return self.fp8_flops if weight_bytes <= 1 and self.fp8_flops else self.bf16_flops
 
 
 def _gpu(name: str, bf16: float, fp8: float | None, bandwidth: float, memory: float, source: str) -> Gpu:

@@ -14,7 +14,7 @@ QWEN_BLOCK_SIZE = 16
 class MooncakeRows:
     """Mooncake: `timestamp` in milliseconds, `input_length`, `output_length`, `hash_ids` (512 tokens each).
 
-    An optional `block_size` says otherwise; it must be the same in every row, as equal ids mean equal blocks.
+    An optional `block_size` replaces 512; it must be the same in every row, since equal ids mean equal blocks.
     """
 
     ticks_per_second = 1000
@@ -42,7 +42,7 @@ class MooncakeRows:
 
 
 class QwenRows:
-    """Qwen-Bailian: `timestamp` in seconds, `hash_ids` of 16 tokens each, and the place in its chat.
+    """Qwen-Bailian: `timestamp` in seconds, `hash_ids` of 16 tokens each, and the request's place in its chat.
 
     `chat_id`, `parent_chat_id` (-1 for a chat's first request) and `turn` must be integers; they are not kept, as the
     block ids alone say what is shared.
@@ -64,7 +64,7 @@ class QwenRows:
 
 
 def json_object(source: str, number: int, line: str) -> dict[str, Any]:
-    """The JSON object that line `number` is. Raises `TraceError` for anything else."""
+    """The JSON object on line `number`. Raises `TraceError` for anything else."""
     try:
         record = json.loads(line)
     except (ValueError, RecursionError):  # also an integer of too many digits

@@ -1,4 +1,4 @@
-"""What a replay is asked for, in names and numbers. Imports nothing heavy, so that a command line can list choices."""
+"""The options of a replay. Imports nothing heavy, so that a command line can list the choices."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from kvstead.errors import InvalidSize
-from kvstead.replay.figures import require_positive
+from kvstead.replay.checks import require_positive
 
 _LEAST_ONE = ("chunk_tokens", "max_running", "num_states", "state_interval", "expected_length")
 
@@ -29,7 +29,7 @@ class Layout(StrEnum):
 
 
 ONLY_STATIC = ("num_slots", "window_ratio", "expected_length", "num_states")
-"""Options that divide a memory; in other layouts there is nothing to divide."""
+"""Options that divide the memory; the other layouts do not divide it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,8 +39,8 @@ class ReplayOptions:
     traces: files, or `-` for standard input; several are merged by arrival. model: a bundled name or a configuration
     file. num_bytes (padding pages included) or num_slots: the memory of one rank; exactly one of them. Slots are those
     of whole sequences, or of windows where the model keeps nothing else. gpu: times steps by its roofline, unless
-    step_seconds says how long each takes. chunk_tokens: tokens computed in a step at most. max_running: requests on
-    the memory at once. tensor_parallel: ranks, each with its share of heads.
+    step_seconds is given: a constant for every step. chunk_tokens: tokens computed in a step at most. max_running:
+    requests on the memory at once. tensor_parallel: ranks, each with its share of heads.
 
     layout: how windows, states and the rest share the memory. A static one divides it: window_ratio is window slots per
     full slot, num_states a number of states, or expected_length the tokens of a request for which the sides are
@@ -49,8 +49,7 @@ class ReplayOptions:
     state_interval: tokens between two copies of a request's recurrent state. state_dtype: of its recurrent part.
 
     Raises `InvalidSize` for a chunk, an interval, an expected length or a number of requests or states below 1, a ratio
-    that is not above 0, a ratio beside an expected length, and what divides the memory, or slots, with a layout other
-    than static.
+    that is not above 0, both a ratio and an expected length, and any of `ONLY_STATIC` with a layout that is not static.
     """
 
     traces: tuple[str, ...]
@@ -80,8 +79,8 @@ class ReplayOptions:
                 raise InvalidSize(f"{name} is {value}. It must be 1 or more.")
         if self.window_ratio is not None and self.expected_length is not None:
             raise InvalidSize(
-                f"window_ratio is {self.window_ratio} and expected_length {self.expected_length}. Give one of them at "
-                "most: each divides the memory by itself."
+                f"window_ratio is {self.window_ratio} and expected_length {self.expected_length}. Give one of them: "
+                "each divides the memory on its own."
             )
         if self.window_ratio is not None:
             require_positive("window_ratio", self.window_ratio)
@@ -89,5 +88,5 @@ class ReplayOptions:
         if self.layout is not Layout.STATIC and dividing:
             given = " and ".join(f"{name} is {value}" for name, value in dividing.items())
             raise InvalidSize(
-                f"{given}. In a {self.layout} layout nothing is divided: give num_bytes alone, or Layout.STATIC."
+                f"{given}. A {self.layout} layout does not divide the memory: give num_bytes alone, or Layout.STATIC."
             )

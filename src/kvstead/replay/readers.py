@@ -1,4 +1,4 @@
-"""Reads request traces: the format is told by the content, never by the file's name."""
+"""Reads request traces. The first line decides the format; the file's name does not matter."""
 
 from __future__ import annotations
 
@@ -21,9 +21,10 @@ from kvstead.replay.trace import Trace, by_arrival
 
 @dataclass(frozen=True, slots=True)
 class TraceFormat:
-    """One format: whether a file's first line is of it, and what parses its rows.
+    """One format: how to recognise its first line, and what parses its rows.
 
-    parser: from the source's name, the first line's number and the first line. num_header_lines: lines before the rows.
+    parser: makes one from the source's name, the first line's number and the first line. num_header_lines: lines before
+    the rows.
     """
 
     matches: Callable[[str], bool]
@@ -48,16 +49,16 @@ TRACE_FORMATS = tuple(_FORMATS)
 def read_trace(path: str | Path, *, format: str | None = None) -> Trace:  # noqa: A002 - the field's own name
     """The requests of a file, or of standard input for `-`.
 
-    Plain, gzip or zstandard. format: one of `TRACE_FORMATS`; None finds it out from the first line.
+    Plain, gzip or zstandard. format: one of `TRACE_FORMATS`; None detects it from the first line.
 
-        mooncake   JSON Lines, milliseconds, 512 tokens a block unless `block_size` says otherwise
-        qwen       Qwen-Bailian JSON Lines, seconds, 16 tokens a block
+        mooncake   JSON Lines, milliseconds, 512 tokens per block, or `block_size`
+        qwen       Qwen-Bailian JSON Lines, seconds, 16 tokens per block
         azure      Azure 2023 and 2024 CSV, no block ids
         burstgpt   BurstGPT CSV, seconds, no block ids
 
-    A malformed row raises `TraceError` with file and line. A row that is well-formed and contradicts itself (a number
-    of block ids other than ceil(prompt length / block size), a total that is no sum), or that has no token to prefill
-    or to generate, is left out and named in `Trace.problems`. `TraceError` too when no request remains.
+    Raises `TraceError` with file and line for a malformed row, and if no request remains. A well-formed row that is
+    inconsistent (the number of block ids is not ceil(prompt length / block size), a total is not the sum), or that has
+    no token to prefill or to generate, is left out and named in `Trace.problems`.
     """
     source = source_name(path)
     lines = ((number, line) for number, line in enumerate(read_lines(path), start=1) if line and not line.isspace())
@@ -66,7 +67,7 @@ def read_trace(path: str | Path, *, format: str | None = None) -> Trace:  # noqa
         raise TraceError(f"{source} is empty. Expected a trace: {_expected_formats()}.")
     name = format or _detect(source, *first)
     if name not in _FORMATS:
-        raise TraceError(f"{name!r} is no trace format. Use one of {', '.join(TRACE_FORMATS)}.")
+        raise TraceError(f"{name!r} is not a trace format. Use one of {', '.join(TRACE_FORMATS)}.")
     chosen = _FORMATS[name]
     parser = chosen.parser(source, *first)
     rows = lines if chosen.num_header_lines else chain([first], lines)
@@ -83,7 +84,7 @@ def _parsed(lines: Iterator[tuple[int, str]], parser: RowParser) -> Iterator[Row
 
 @dataclass(slots=True)
 class _Columns:
-    """Collects rows; what contradicts itself goes to `problems`."""
+    """Collects rows; inconsistent ones go to `problems`."""
 
     source: str
     parser: RowParser
@@ -97,7 +98,7 @@ class _Columns:
     _numbers: defaultdict[int, int] = field(default_factory=defaultdict)
 
     def __post_init__(self) -> None:
-        # An id that is new gets the next number, so numbers have no gaps however the file writes its ids.
+        # A new id gets the next number, so the numbers have no gaps, even if the file's ids have.
         self._numbers.default_factory = self._numbers.__len__
 
     def add(self, row: Row) -> None:
@@ -118,7 +119,7 @@ class _Columns:
         """The collected rows. Raises `TraceError` when there is none."""
         num = len(self.timestamps)
         if num == 0:
-            reason = f"all {len(self.problems)} rows contradict themselves" if self.problems else "it has no rows"
+            reason = f"all {len(self.problems)} rows are inconsistent" if self.problems else "it has no rows"
             hint = f"The first: {self.problems[0]}" if self.problems else f"Expected {_expected_formats()}."
             raise TraceError(f"{self.source} holds no request: {reason}. {hint}")
         return by_arrival(
@@ -140,13 +141,13 @@ def _fault(row: Row, block_size: int) -> str:
         expected = -(-row.prompt_len // block_size)
         if len(row.block_ids) != expected:
             return (
-                f"{row.prompt_len} prompt tokens and {len(row.block_ids)} block ids, "
-                f"but {expected} blocks of {block_size} tokens hold that prompt"
+                f"{row.prompt_len} prompt tokens take {expected} blocks of {block_size} tokens, "
+                f"but there are {len(row.block_ids)} block ids"
             )
     if row.prompt_len == 0:
-        return "a prompt of no token"
+        return "the prompt is empty"
     if row.output_len == 0:
-        return "no token to generate"
+        return "there is no token to generate"
     return ""
 
 

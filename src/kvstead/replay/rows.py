@@ -1,4 +1,4 @@
-"""One request as it stands in a file, and how a bad one is reported."""
+"""One request as a row of a file, and the error for a malformed line."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ MAX_TICKS = 1 << 62  # as nanoseconds since 1970 the year 2116; fits int64
 
 
 class Row(NamedTuple):
-    """A well-formed row; whether its numbers fit together is judged by the reader.
+    """A well-formed row; the reader checks whether its numbers fit together.
 
     timestamp: in the unit of the format. block_ids: None where the format carries none.
-    fault: what contradicts what inside the row, empty when nothing does.
+    fault: why the row is inconsistent, empty if it is not.
     """
 
     line: int
@@ -36,7 +36,7 @@ class RowParser(Protocol):
 
     @property
     def block_size(self) -> int:
-        """Tokens per block id, 0 where the format carries none. Final once the first row was parsed."""
+        """Tokens per block id, 0 where the format carries none. Final after the first row."""
         ...
 
     def parse(self, number: int, line: str) -> Row:
@@ -45,10 +45,7 @@ class RowParser(Protocol):
 
 
 def malformed(source: str, number: int, expected: str, found: object) -> NoReturn:
-    """Raise the `TraceError` for a line that is not what the format says."""
+    """Raise the `TraceError` for a line that does not follow the format."""
     text = repr(found)
     shown = text if len(text) <= 80 else text[:77] + "..."  # noqa: PLR2004 - fits a terminal line
-    raise TraceError(
-        f"{source}, line {number}: expected {expected}, found {shown}. Correct the line or remove it; "
-        "no row was guessed."
-    )
+    raise TraceError(f"{source}, line {number}: expected {expected}, found {shown}. Correct the line or remove it.")

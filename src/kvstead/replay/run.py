@@ -1,4 +1,4 @@
-"""A replay from names and numbers, as the command line gives them: read, size, run."""
+"""Runs a replay from its options: reads the traces, sizes the memory, replays."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ from kvstead.model.compute import load_profile
 from kvstead.replay.cost import FixedCost, RooflineCost, StepCost, gpu
 from kvstead.replay.options import Layout, Mode, ReplayOptions
 from kvstead.replay.readers import read_trace
-from kvstead.replay.records import ReplayResult
+from kvstead.replay.result import ReplayResult
 from kvstead.replay.serial import SerialReplay
 from kvstead.replay.simulate import Progress, Replay, silent
 from kvstead.replay.trace import Trace, merge
 
 
 def run_replay(options: ReplayOptions, report: Callable[[Progress], None] = silent) -> ReplayResult:
-    """Replay `options.traces` on a memory that keeps books only, whatever its size.
+    """Replay `options.traces` on a memory of any size: page tables are kept, tensors are not allocated.
 
     report: called now and then with a `Progress`. An interrupt while the replay runs ends it with what was done so far.
-    Raises `TraceError`, `LayoutError` or `InvalidSize` for options that make no replay.
+    Raises `TraceError`, `LayoutError` or `InvalidSize` for options that cannot be replayed.
     """
     layout = load_layout(
         options.model,
@@ -43,7 +43,7 @@ def run_replay(options: ReplayOptions, report: Callable[[Progress], None] = sile
 
 
 def step_cost(options: ReplayOptions, layout: ModelLayout) -> StepCost:
-    """How long steps take: the constant if one is given, else the roofline of the model's weights on the GPUs."""
+    """How long steps take: a constant if one is given, else the roofline of the model on the GPUs."""
     if options.step_seconds is not None:
         return FixedCost(options.step_seconds)
     compute = load_profile(options.model)
@@ -84,5 +84,5 @@ def _manager(options: ReplayOptions, layout: ModelLayout, trace: Trace) -> KVCac
 
 
 def _is_divided(layout: ModelLayout) -> bool:
-    """Whether a static memory has more than one side."""
+    """Whether a static layout has several sides to divide the memory among."""
     return layout.full_bytes_per_token > 0 and (layout.window is not None or layout.state_bytes > 0)

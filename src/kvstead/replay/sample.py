@@ -14,7 +14,7 @@ SAMPLE_PATH = Path(__file__).parent / "samples" / "chat.jsonl.gz"
 
 
 def make_sample() -> Trace:
-    """The trace that `SAMPLE_PATH` holds, made anew: `write_mooncake(make_sample(), SAMPLE_PATH)` wrote the file."""
+    """Make the trace in `SAMPLE_PATH` again: `write_mooncake(make_sample(), SAMPLE_PATH)` wrote the file."""
     return make_trace(
         seed=1,
         num_sessions=130,

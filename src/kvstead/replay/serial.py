@@ -1,4 +1,4 @@
-"""A replay without a queue: one request at a time, so that what is reused is what the trace itself allows."""
+"""A replay of one request at a time, so that reuse depends on the trace alone, not on the queue."""
 
 from __future__ import annotations
 
@@ -9,11 +9,14 @@ import numpy as np
 
 from kvstead.engine import KVCacheManager, Request
 from kvstead.engine.admission import Admission
-from kvstead.replay.cost import StepCost
-from kvstead.replay.records import Recorder, ReplayResult
-from kvstead.replay.simulate import Progress, Stopwatch, chunk_reads, silent
+from kvstead.kernels.array_types import IntArray
+from kvstead.replay.cost import StepCost, StepTimer
+from kvstead.replay.recorder import Recorder
+from kvstead.replay.result import ReplayResult
+from kvstead.replay.simulate import Progress, Stopwatch, silent
 from kvstead.replay.trace import Trace
 
+_NO_ROWS: IntArray = np.empty(0, dtype=np.int64)
 _STRETCHES_PER_WINDOW = 8  # a stretch holds its own tokens beside the window: an eighth more than decoding does
 
 _REQUESTS_BETWEEN_REPORTS = 32
@@ -23,9 +26,9 @@ class SerialReplay:
     """Each request starts when the one before has ended; arrival times are ignored.
 
     The manager is driven directly: prompts in chunks of `chunk_tokens`, the output in one stretch that takes the time
-    of its tokens one by one (exact as long as a step's time grows linearly with the context). For a model with windows
-    chunks are no longer than the window side has room for, and stretches an eighth of a window besides. For one with
-    recurrent layers both end where a scheduler would copy the state.
+    of its tokens one by one (exact as long as a step's time grows linearly with the context). In a model with windows
+    chunks are no longer than the window side has capacity for, and stretches no longer than an eighth of a window. In
+    one with recurrent layers both end where a scheduler would copy the state.
     """
 
     def __init__(
@@ -40,8 +43,7 @@ class SerialReplay:
         self.trace = trace
         self.manager = manager
         self._window = manager.window
-        self._num_states = 1 if manager.state_bytes else 0
-        self._cost = cost
+        self._timer = StepTimer(cost, manager.window, has_states=manager.state_bytes > 0)
         self._chunk_tokens = chunk_tokens
         self._admission = Admission(manager, decode_headroom=0)
         self._stopwatch = Stopwatch(manager)
@@ -50,7 +52,7 @@ class SerialReplay:
         self._clock = 0.0
 
     def run(self) -> ReplayResult:
-        """Replay the whole trace; an interrupt ends it with what was done so far."""
+        """Replay the whole trace, or until an interrupt. Call it once."""
         began = time.perf_counter()
         interrupted = False
         try:
@@ -81,10 +83,10 @@ class SerialReplay:
         first_output = self.trace.output_token_base(index)
         start = lease.num_cached
         while start < prompt:
-            room = start + self._growth(row, min(self._chunk_tokens, prompt - start))
-            stop = self.manager.chunk_end(row, room)
+            end_of_growth = start + self._growth(row, min(self._chunk_tokens, prompt - start))
+            stop = self.manager.chunk_end(row, end_of_growth)
             self._grow(row, stop, first_output, self._chunk_seconds(start, stop))
-            self.manager.cache(row)  # while its windows are there
+            self.manager.cache(row)  # before its windows are freed
             start = stop
         self._recorder.start(index, lease.num_cached, lease.num_dead, self._clock)
         if end > prompt:
@@ -97,9 +99,9 @@ class SerialReplay:
         self.manager.finish(row)
 
     def _growth(self, row: int, num_tokens: int) -> int:
-        """How many of so many tokens the row has room for now, on the window side too; at least one.
+        """How many of `num_tokens` more tokens the row can take now, on the window side too; at least one.
 
-        Its state is copied before, if that is due, as a scheduler has it done.
+        If a copy of its state is due, it is made first, as a scheduler does.
         """
         self.manager.checkpoint([row])
         growth = self.manager.growth(row, num_tokens)
@@ -107,9 +109,9 @@ class SerialReplay:
         return growth
 
     def _stretch_end(self, length: int) -> int:
-        """Where a stretch that begins at `length` ends at the latest.
+        """The last position where a stretch that begins at `length` may end.
 
-        What is read grows evenly over it, and a state is to be copied at its end at the earliest.
+        Within it the tokens read grow linearly, and no state is due to be copied.
         """
         end = self.manager.table.width
         if self.manager.row_states is not None:
@@ -119,29 +121,20 @@ class SerialReplay:
             return end
         span, page_size = self._window.span, self.manager.page_size
         longest = max(span // _STRETCHES_PER_WINDOW // page_size, 1) * page_size
-        bend = (length // span + 1) * span  # where a window is full, or a chunk ends
+        bend = (length // span + 1) * span  # where a window becomes full, or a chunk ends
         return min(end, length + longest, bend)
 
     def _chunk_seconds(self, start: int, stop: int) -> float:
-        """The time of one step that computes tokens `start` .. `stop` - 1 of a prompt."""
-        new = stop - start
-        pairs = new * start + new * (new + 1) // 2
-        window = (0, 0)
-        if self._window is not None:
-            window = chunk_reads(self._window, start, stop), self._window.pairs(start, stop)
-        return self._cost.seconds(new, stop, pairs, *window, self._num_states)
+        """The time of one step that computes tokens `start` .. `stop` - 1."""
+        return self._timer.seconds(_NO_ROWS, [(start, stop)])
 
     def _stretch_seconds(self, start: int, stop: int) -> float:
-        """The time of a step for each of the tokens `start` .. `stop` - 1: so often the mean of the first and last."""
-        return (stop - start) * (self._token_seconds(start + 1) + self._token_seconds(stop)) / 2
-
-    def _token_seconds(self, context: int) -> float:
-        """The time of a step that computes one token, the last of `context`."""
-        in_window = 0 if self._window is None else self._window.live_tokens(context)
-        return self._cost.seconds(1, context, context, in_window, in_window, self._num_states)
+        """The time of a step for each of the tokens `start` .. `stop` - 1: their number times the mean step."""
+        first, last = self._chunk_seconds(start, start + 1), self._chunk_seconds(stop - 1, stop)
+        return (stop - start) * (first + last) / 2
 
     def _grow(self, row: int, end: int, next_token: int, seconds: float) -> None:
-        """Compute the row up to `end` tokens, in so many seconds of the clock."""
+        """Extend the row to `end` tokens, which takes `seconds` of the clock."""
         slots = self.manager.extend([row], [end])
         assert slots is not None, "a request that is alone fits; it was checked"
         self.manager.commit([row], [end], [next_token])

@@ -2,9 +2,9 @@
 
     trace ---> Scheduler ---> Step ---> CostRunner: how long would this take?  ---> clock
       ^                                                                               |
-      '---------------------- requests arrive when the clock has come so far <--------'
+      '------------------ requests arrive when the clock reaches their time <---------'
 
-Memory is booked, not allocated, so a pool of any size is replayed on any machine.
+Pages are counted, not allocated, so any machine replays a pool of any size.
 """
 
 from __future__ import annotations
@@ -19,8 +19,9 @@ import numpy as np
 from kvstead.engine import KVCacheManager, Outcome, Request, Scheduler, Step
 from kvstead.kernels.array_types import IntArray
 from kvstead.model import Window
-from kvstead.replay.cost import StepCost
-from kvstead.replay.records import Recorder, ReplayResult
+from kvstead.replay.cost import StepCost, StepTimer
+from kvstead.replay.recorder import Recorder
+from kvstead.replay.result import ReplayResult
 from kvstead.replay.trace import Trace
 
 _STEPS_BETWEEN_REPORTS = 256
@@ -43,7 +44,7 @@ _TIMED = (
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """How far a replay has come, for a progress bar. Times in seconds, memory in bytes."""
+    """The progress of a replay, for a progress bar. Times in seconds, memory in bytes."""
 
     clock_s: float
     done: int
@@ -55,7 +56,7 @@ class Progress:
 
     @classmethod
     def of(cls, manager: KVCacheManager, recorder: Recorder, clock_s: float, waiting: int, running: int) -> Progress:
-        """Where the replay stands."""
+        """The progress at `clock_s`, from what the manager holds and the recorder counted."""
         stats = manager.stats()
         return cls(
             clock_s=clock_s,
@@ -69,7 +70,7 @@ class Progress:
 
 
 class Stopwatch:
-    """Wall time spent inside a manager: its methods are wrapped, on this one instance."""
+    """Adds up the wall time inside one manager, whose methods it wraps."""
 
     def __init__(self, manager: KVCacheManager) -> None:
         self.seconds = 0.0
@@ -82,18 +83,18 @@ class Stopwatch:
             try:
                 return method(*args, **kwargs)
             finally:
-                # Methods that were called inside have added their time too; it is part of this one's.
+                # Methods called inside have added their time too; this replaces it.
                 self.seconds = before + time.perf_counter() - began
 
         return timed
 
 
 def silent(_progress: Progress) -> None:
-    """Report nothing."""
+    """Take a report and show nothing: the default of `report`."""
 
 
 class _ComputedTokens:
-    """A step that is done the moment it is launched."""
+    """A step that is finished when it is launched."""
 
     def __init__(self, tokens: IntArray) -> None:
         self._tokens = tokens
@@ -104,11 +105,10 @@ class _ComputedTokens:
 
 
 class CostRunner:
-    """Computes nothing: adds up how long each step would take, and makes up the tokens it would sample.
+    """Computes nothing: adds up how long each step would take, and generates the trace's output ids.
 
-    spend: told the seconds of each step when it is launched, while the memory is as the step uses it. window: what the
-    model's bounded layers read, None where it has none. has_states: whether rows have recurrent states. Copies of
-    states and moves of pages take no time.
+    spend: told the seconds of each step when it is launched, while the memory is as the step uses it. window,
+    has_states: as in `StepTimer`.
     """
 
     def __init__(
@@ -122,27 +122,19 @@ class CostRunner:
         has_states: bool = False,
     ) -> None:
         self._trace = trace
-        self._cost = cost
+        self._timer = StepTimer(cost, window, has_states=has_states)
         self._spend = spend
-        self._window = window
-        self._has_states = has_states
         # The j-th token that a request generates is `output_token_base + j`.
         self._shift: IntArray = np.zeros(num_rows + 1, dtype=np.int64)
         self.seconds = 0.0
         self.num_steps = 0
 
     def launch(self, step: Step) -> _ComputedTokens:
-        """Take a step's time; its tokens continue the trace's output ids."""
-        read = pairs = int(np.add.reduce(step.lengths))
+        """Spend a step's time; its tokens continue the trace's output ids."""
         for chunk in step.chunks:
-            new = chunk.end - chunk.start
-            read += chunk.end
-            pairs += new * chunk.start + new * (new + 1) // 2
             request = chunk.request.request_id
             self._shift[chunk.row] = self._trace.output_token_base(request) - self._trace.prompt_lens[request]
-        window_read, window_pairs = (0, 0) if self._window is None else _window_reads(step, self._window)
-        num_states = step.rows.size + len(step.chunks) if self._has_states else 0
-        seconds = self._cost.seconds(step.num_tokens, read, pairs, window_read, window_pairs, num_states)
+        seconds = self._timer.seconds(step.lengths, [(chunk.start, chunk.end) for chunk in step.chunks])
         self._spend(seconds)
         self.seconds += seconds
         self.num_steps += 1
@@ -153,25 +145,11 @@ class CostRunner:
         return _ComputedTokens(tokens)
 
 
-def _window_reads(step: Step, window: Window) -> tuple[int, int]:
-    """Tokens whose entries a step reads in bounded layers, and how many its tokens attend to there, summed."""
-    read = pairs = int(np.add.reduce(window.live_tokens(step.lengths)))
-    for chunk in step.chunks:
-        read += chunk_reads(window, chunk.start, chunk.end)
-        pairs += window.pairs(chunk.start, chunk.end)
-    return read, pairs
-
-
-def chunk_reads(window: Window, start: int, end: int) -> int:
-    """Tokens that the tokens `start` .. `end` - 1 read together, from the first that `start` reads to the last one."""
-    return window.live_tokens(start + 1) + end - start - 1
-
-
 class Replay:
-    """One trace on one scheduler.
+    """Replays one trace on one scheduler.
 
     report: called every few hundred steps with a `Progress`. An interrupt (Ctrl-C) ends the replay cleanly; the result
-    then covers what was done so far and says so.
+    then covers the steps until then, and `interrupted` is set.
     """
 
     def __init__(
@@ -195,7 +173,7 @@ class Replay:
         self._clock = 0.0
 
     def run(self) -> ReplayResult:
-        """Replay the whole trace."""
+        """Replay the whole trace, or until an interrupt. Call it once."""
         began = time.perf_counter()
         interrupted = False
         try:

@@ -1,4 +1,4 @@
-"""What a trace holds, and how much of it a cache without limits would reuse."""
+"""Statistics of a trace, and how much of it an unlimited cache would reuse."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class LengthStats:
 
 @dataclass(frozen=True, slots=True)
 class ReuseStats:
-    """What a cache that never forgets would reuse, over the requests that carry prefix ids.
+    """What an unlimited cache would reuse, over the requests that carry prefix ids.
 
     A block is a hit when it and every block before it in its prompt were in prompts of earlier requests; it counts with
     the tokens that the prompt has in it, so a partial last block counts its tokens, and only if its own id was seen.
@@ -56,10 +56,10 @@ class ReuseStats:
 
 @dataclass(frozen=True, slots=True)
 class TraceStats:
-    """A trace in numbers. reuse is None where the trace carries no prefix ids: nothing is known, which is not 0 %.
+    """The figures of a trace. reuse: None where no request carries prefix ids; reuse is then unknown, not 0 %.
 
     duration_s: from the trace's first row to the last arrival. requests_per_s: None where that is 0.
-    prompt_tokens, output_tokens: totals. rows_left_out: rows of the file that contradicted themselves.
+    prompt_tokens, output_tokens: totals. rows_left_out: inconsistent rows of the file.
     """
 
     name: str

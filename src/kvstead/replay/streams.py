@@ -1,4 +1,4 @@
-"""Bytes of a trace as lines of text: plain, gzip or zstandard, told apart by their first bytes."""
+"""Bytes of a trace as lines of text: plain, gzip or zstandard, recognised by its first bytes."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _CHUNK_BYTES = 1 << 16
 
 
 class _Decompressor(Protocol):
-    """What zlib's and zstandard's decompression objects have in common. One object reads one member or frame."""
+    """The common methods of zlib's and zstandard's decompressors. One object reads one member or frame."""
 
     @property
     def eof(self) -> bool: ...
@@ -33,7 +33,7 @@ _BY_MAGIC: tuple[tuple[bytes, Callable[[], _Decompressor]], ...] = (
 
 
 def source_name(path: str | Path) -> str:
-    """How messages call the source: the path as given, or `standard input`."""
+    """The source's name in messages: the path as given, or `standard input`."""
     return "standard input" if str(path) == STANDARD_INPUT else str(path)
 
 

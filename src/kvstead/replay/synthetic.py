@@ -21,7 +21,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from kvstead.replay.figures import require_from_to
+from kvstead.replay.checks import require_from_to
 from kvstead.replay.rows import MAX_TICKS, MAX_TOKENS
 from kvstead.replay.trace import Trace, by_arrival
 from kvstead.replay.writers import write_mooncake
@@ -29,6 +29,21 @@ from kvstead.replay.writers import write_mooncake
 __all__ = ["make_trace", "write_mooncake"]
 
 _SECONDS_PER_OUTPUT_TOKEN = 0.02  # a user reads the answer as it comes, at about 50 tokens/s
+
+_RANGES = {
+    "num_sessions": (1, MAX_TICKS),
+    "turns": (1, MAX_TICKS),
+    "block_size": (1, MAX_TOKENS),
+    "num_system_prompts": (1, MAX_TOKENS),
+    "system_tokens": (1, MAX_TOKENS),
+    "user_tokens": (1, MAX_TOKENS),
+    "output_tokens": (1, MAX_TOKENS),
+    "spread": (0, 3),
+    "sessions_per_second": (1e-6, 1e6),
+    "burstiness": (1e-3, 1e3),
+    "think_seconds": (0, 1e6),
+    "max_prompt_tokens": (2, MAX_TOKENS),
+}
 
 _BlockKey = tuple[int, int]  # (session, block), (-1 - system prompt, block) or (session, -1 - turn) for a partial block
 
@@ -68,35 +83,20 @@ def make_trace(
 
     Raises `InvalidSize` for a figure out of range.
     """
-    for label, figure, lowest, highest in (
-        ("num_sessions", num_sessions, 1, MAX_TICKS),
-        ("turns", turns, 1, MAX_TICKS),
-        ("block_size", block_size, 1, MAX_TOKENS),
-        ("num_system_prompts", num_system_prompts, 1, MAX_TOKENS),
-        ("system_tokens", system_tokens, 1, MAX_TOKENS),
-        ("user_tokens", user_tokens, 1, MAX_TOKENS),
-        ("output_tokens", output_tokens, 1, MAX_TOKENS),
-        ("spread", spread, 0, 3),
-        ("sessions_per_second", sessions_per_second, 1e-6, 1e6),
-        ("burstiness", burstiness, 1e-3, 1e3),
-        ("think_seconds", think_seconds, 0, 1e6),
-        ("max_prompt_tokens", max_prompt_tokens, 2, MAX_TOKENS),
-    ):
-        require_from_to(label, figure, lowest, highest)
+    figures = locals()
+    for figure, (lowest, highest) in _RANGES.items():
+        require_from_to(figure, figures[figure], lowest, highest)
     draw = _Draw(Random(seed), spread)  # noqa: S311 - traffic, no secret
     system_lens = [draw.tokens(system_tokens, max_prompt_tokens // 2) for _ in range(num_system_prompts)]
     chat = _Chat(draw, turns, block_size, system_lens, user_tokens, output_tokens, think_seconds, max_prompt_tokens)
-    requests: list[_Request] = []
-    start = 0.0
-    for session in range(num_sessions):
-        requests.extend(chat.session(session, start))
-        start += draw.gap(sessions_per_second, burstiness)
+    starts = draw.starts(num_sessions, sessions_per_second, burstiness)
+    requests = [request for session, start in enumerate(starts) for request in chat.session(session, start)]
     return _trace(requests, block_size, name)
 
 
 @dataclass(frozen=True, slots=True)
 class _Draw:
-    """The random figures."""
+    """Draws the random figures."""
 
     random: Random
     spread: float
@@ -107,8 +107,12 @@ class _Draw:
     def tokens(self, median: float, most: int) -> int:
         return max(1, min(round(self.lognormal(median)), most))
 
-    def gap(self, rate: float, burstiness: float) -> float:
-        return self.random.gammavariate(1 / burstiness, burstiness / rate)
+    def starts(self, num_sessions: int, rate: float, burstiness: float) -> Iterator[float]:
+        """When sessions start; the gap to the next one is drawn only when that one is asked for."""
+        start = 0.0
+        for _ in range(num_sessions):
+            yield start
+            start += self.random.gammavariate(1 / burstiness, burstiness / rate)
 
     def one_in(self, mean: float) -> bool:
         return self.random.random() * mean < 1

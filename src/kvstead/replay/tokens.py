@@ -1,4 +1,4 @@
-"""Token ids for prompts of which only block ids are known.
+"""Makes token ids for prompts of which only block ids are known.
 
     id  0            span          2 span                    2^30                        2^31
         +-------------+-------------+--- ... ---+- unused -----+----------------------------+
@@ -7,9 +7,9 @@
 
 Position p of a prompt, in block b, holds token `b * span + p % span`, where `span` divides the block size. The ranges
 of two blocks are disjoint, so different blocks differ at every offset, and equal blocks are equal at every offset: a
-prefix tree over these tokens sees exactly the reuse that the block ids state, whatever its page size. `span` is the
+prefix tree over these tokens sees exactly the reuse that the block ids state, with any page size. `span` is the
 whole block where all ranges fit below 2^30 (then one token names block and offset), else the largest divisor that fits.
-A prompt of which no blocks are known is one block by itself, as long as it is.
+A prompt without block ids is one block of its own length.
 """
 
 from __future__ import annotations
@@ -36,12 +36,12 @@ class PromptTokens:
 
     @classmethod
     def for_blocks(cls, num_blocks: int, block_size: int, longest_prompt: int) -> PromptTokens:
-        """Room for blocks 0 .. `num_blocks` - 1.
+        """Token ids for blocks 0 .. `num_blocks` - 1.
 
         block_size: a number that divides the size of every block. Raises `TraceError` beyond 2^30 blocks.
         """
-        room = FIRST_OUTPUT_TOKEN // max(num_blocks, 1)
-        span = next((span for span in range(min(block_size, room), 0, -1) if block_size % span == 0), None)
+        widest = FIRST_OUTPUT_TOKEN // max(num_blocks, 1)
+        span = next((span for span in range(min(block_size, widest), 0, -1) if block_size % span == 0), None)
         if span is None:
             raise TraceError(
                 f"{num_blocks} prompt blocks need more than {FIRST_OUTPUT_TOKEN} token ids. "

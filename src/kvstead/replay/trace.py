@@ -1,6 +1,6 @@
 """A trace: when requests arrived, how long they are, and which prefix blocks their prompts are made of.
 
-Request 1 carries no ids; the last block of a prompt may be partial, so it has ceil(prompt_len / block_size) blocks:
+Request 1 carries no ids; the last block may be partial, so a prompt has ceil(prompt_len / block_size) blocks:
 
     block_offsets    0           3   3       5
     block_ids        [ 0  1  2 ]     [ 0  3 ]
@@ -30,13 +30,10 @@ class Trace:
     block_sizes: int64[n], tokens per block of this request's ids; 0 where the request carries no ids.
     block_offsets: int64[n + 1]; request i has `block_ids[block_offsets[i]:block_offsets[i + 1]]`.
     block_ids: int64[*], numbered from 0, without gaps where a reader made them; equal ids mean equal tokens.
-    problems: one sentence for each row that was left out because it contradicts itself, with file and line.
+    problems: one sentence for each inconsistent row that was left out, with file and line.
     num_blocks: distinct block ids, counted as the highest plus one.
 
-    Chat and turn numbers, model names and log types of a file are checked where they are read and not kept: nothing
-    in a replay depends on them.
-
-    Raises `TraceError` when the columns contradict each other.
+    Raises `TraceError` if the columns are inconsistent.
     """
 
     name: str
@@ -73,7 +70,7 @@ class Trace:
 
     @property
     def has_reuse(self) -> bool:
-        """Whether any request carries prefix ids; without them nothing can be said about reuse."""
+        """Whether any request carries prefix ids; without them nothing is known about reuse."""
         return len(self.block_ids) > 0
 
     @property
@@ -178,7 +175,7 @@ def _prompt_tokens(trace: Trace) -> PromptTokens:
 
 
 def _require_consistent(trace: Trace) -> None:
-    """Raise `TraceError` for the first contradiction between the columns."""
+    """Raise `TraceError` for the first fault of the columns."""
     num = len(trace.arrivals)
     columns: dict[str, tuple[NDArray[Any], type[np.generic], int]] = {
         "arrivals": (trace.arrivals, np.float64, num),
@@ -196,14 +193,14 @@ def _require_consistent(trace: Trace) -> None:
     faults = {
         "has no request": num == 0,
         "has arrivals that are negative, not finite or not ascending": not _is_ascending_from_zero(trace.arrivals),
-        "has prompts of no token": bool((trace.prompt_lens < 1).any()),
-        "has outputs of no token": bool((trace.output_lens < 1).any()),
+        "has empty prompts": bool((trace.prompt_lens < 1).any()),
+        "has empty outputs": bool((trace.output_lens < 1).any()),
         "has negative block sizes or ids": bool((trace.block_sizes < 0).any() or (trace.block_ids < 0).any()),
         "has a number of block ids other than ceil(prompt length / block size)": not _has_its_blocks(trace),
     }
     for fault, found in faults.items():
         if found:
-            raise TraceError(f"{trace.name} {fault}. Correct the columns or leave such rows out.")
+            raise TraceError(f"{trace.name} {fault}. Correct these rows or leave them out.")
 
 
 def _is_ascending_from_zero(arrivals: NDArray[np.float64]) -> bool:

@@ -35,7 +35,7 @@ def write_mooncake(trace: Trace, path: str | Path) -> None:
 def mooncake_lines(trace: Trace) -> Iterator[str]:
     """One JSON object per request, in order of arrival; times in milliseconds, to the microsecond.
 
-    Raises `TraceError` unless every request carries prefix ids of one block size, as the format knows nothing else.
+    Raises `TraceError` unless every request carries prefix ids of one block size: the format has no other rows.
     """
     if trace.block_size is None or (trace.block_sizes == 0).any():
         sizes = ", ".join(map(str, np.unique(trace.block_sizes)))

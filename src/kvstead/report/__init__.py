@@ -1,1 +1,1 @@
-"""Reports: what a replay found, as a table, as files and as pictures. Nothing here computes a number of its own."""
+"""Reports: results as tables, files and plots. Nothing here computes a figure of its own."""

@@ -1,4 +1,4 @@
-"""Where tables go: standard output or standard error, as they are now."""
+"""Consoles for tables, on the standard streams of this moment."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ _FILE_WIDTH = 140
 
 
 def output_console() -> Console:
-    """Standard output."""
+    """A console on `sys.stdout` as it is now; 140 columns wide where that is not a terminal."""
     return _console(sys.stdout)
 
 
 def error_console() -> Console:
-    """Standard error."""
+    """A console on `sys.stderr` as it is now; 140 columns wide where that is not a terminal."""
     return _console(sys.stderr)
 
 
 def _console(stream: TextIO) -> Console:
     if isinstance(stream, TextIOWrapper) and stream.errors == "strict":
-        stream.reconfigure(errors="backslashreplace")  # what a model says may be beyond the terminal's encoding
-    # In a file or pipe there is no width to keep to; the usual 80 columns would break long names.
+        stream.reconfigure(errors="backslashreplace")  # the terminal's encoding may lack a character of the text
+    # A file or pipe has no width; rich would take 80 columns and break long names.
     return Console(file=stream, width=None if stream.isatty() else _FILE_WIDTH)

@@ -1,4 +1,4 @@
-"""What of an installed engine kvstead stands in for, as a table."""
+"""The classes of an installed engine that kvstead replaces, as a table."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from rich.table import Table
 
 
 def coverage_table(title: str, rows: Iterable[tuple[str, str]]) -> Table:
-    """One line a class: its path, and whether it is replaced, or else why not ("" if it is)."""
+    """One line per class. rows: the path of each class, and why it is not replaced ("" if it is)."""
     table = Table(title=escape(title), title_justify="left", title_style="bold", box=box.SIMPLE_HEAD)
     table.add_column("class", no_wrap=True)
     table.add_column("replaced")

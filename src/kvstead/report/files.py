@@ -19,7 +19,7 @@ def to_json(value: Mapping[str, Any]) -> str:
 def write_report(
     folder: Path, summary: Mapping[str, Any], columns: Sequence[str], rows: Iterable[Sequence[float]]
 ) -> tuple[Path, ...]:
-    """Write all files into `folder`, which is made if needed; returns what was written.
+    """Write all files into `folder`, which is created if needed; returns their paths.
 
     columns, rows: the timeline. Files of an earlier run with the same names are replaced. Raises `OSError` where the
     folder cannot be written.

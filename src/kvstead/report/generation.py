@@ -1,4 +1,4 @@
-"""What a model generated on how much memory, for the eye. Takes the JSON object of `LLM.summary`."""
+"""Prints the summary of a generation, the JSON object of `LLM.summary`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What models keep, as tables."""
+"""What models cache, as tables."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from kvstead.report.units import format_bytes, format_count
 
 
 def models_table(models: Iterable[tuple[ModelLayout, str]]) -> Table:
-    """One line a model; each comes with the source of its numbers, whose evidence is shown."""
+    """One line per model. models: layouts, each with the source of its numbers."""
     table = Table(box=box.SIMPLE_HEAD)
     table.add_column("model", no_wrap=True, style="bold")
     table.add_column("layers")
@@ -38,7 +38,7 @@ def models_table(models: Iterable[tuple[ModelLayout, str]]) -> Table:
 
 
 def model_table(layout: ModelLayout, profile: ComputeProfile, source: str) -> Table:
-    """Everything about one model, a line each."""
+    """Everything about one model, one figure per line."""
     table = Table(
         title=escape(layout.name), title_justify="left", title_style="bold", box=box.SIMPLE_HEAD, show_header=False
     )
@@ -63,7 +63,7 @@ def model_table(layout: ModelLayout, profile: ComputeProfile, source: str) -> Ta
 
 
 def layers_by_kind(layout: ModelLayout) -> str:
-    """How many layers keep what: `26 window + 4 full + 10 sharing`."""
+    """Layers by what they cache: `26 window + 4 full + 10 sharing`."""
     counts = Counter(_what_it_keeps(layer) for layer in layout.layers)
     return " + ".join(f"{count} {what}" for what, count in counts.most_common())
 

@@ -1,4 +1,4 @@
-"""A replay's timeline as pictures. Drawn without a display and without matplotlib's global state."""
+"""A replay's timeline as plots, drawn without a display and without matplotlib's global state."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from kvstead.report.units import format_bytes
 _GIB = 1024**3
 _SIZE_INCHES = (9.0, 4.5)
 _DPI = 130
-_DRAWING = (0, 0.035, 1, 0.965)  # left, bottom, width, height: the caption stands below
+_DRAWING = (0, 0.035, 1, 0.965)  # left, bottom, width, height: the caption is below
 _MOST_CAPTION = 140  # characters that fit the width
 _LIVE, _CACHED, _FREE, _LINE = "#1b5e7d", "#8fc1d4", "#e3e7ea", "#c2541b"
 _CLOCK_UNITS = ((2 * 3600.0, 3600.0, "h"), (2 * 60.0, 60.0, "min"), (0.0, 1.0, "s"))
@@ -28,13 +28,13 @@ _RECENT_SHARE = 0.05  # of the clock: the span over which the recent hit rate is
 
 @dataclass(frozen=True, slots=True)
 class Timeline:
-    """Samples over the trace's clock, one float64[n] a column."""
+    """Samples over the trace's clock: float64[n] per column."""
 
     columns: Mapping[str, NDArray[np.float64]]
 
     @classmethod
     def of(cls, names: Sequence[str], rows: Sequence[Sequence[float]]) -> Self:
-        """From rows of samples, each with one value a name."""
+        """From samples, each with one value per name."""
         values = np.array(rows, dtype=np.float64).reshape(len(rows), len(names))
         return cls({name: values[:, column] for column, name in enumerate(names)})
 
@@ -45,6 +45,9 @@ class Timeline:
         return len(self["clock_s"])
 
 
+_Drawing = Callable[[Axes, Mapping[str, Any], Timeline], None]
+
+
 def write_plots(folder: Path, summary: Mapping[str, Any], timeline: Timeline) -> tuple[Path, ...]:
     """Draw what the timeline holds as PNG files in `folder`; returns them.
 
@@ -52,21 +55,13 @@ def write_plots(folder: Path, summary: Mapping[str, Any], timeline: Timeline) ->
     """
     if len(timeline) < 2:  # noqa: PLR2004 - a line needs two points
         return ()
-    drawings: dict[str, Callable[[Axes, Mapping[str, Any], Timeline], None]] = {
-        "memory.png": _draw_memory,
-        "requests.png": _draw_requests,
-    }
+    drawings: dict[str, _Drawing] = {"memory.png": _draw_memory, "requests.png": _draw_requests}
     if summary["prefix"]["hit_rate"] is not None:
         drawings["hit_rate.png"] = _draw_hit_rate
     return tuple(_write(folder / name, summary, timeline, draw) for name, draw in drawings.items())
 
 
-def _write(
-    path: Path,
-    summary: Mapping[str, Any],
-    timeline: Timeline,
-    draw: Callable[[Axes, Mapping[str, Any], Timeline], None],
-) -> Path:
+def _write(path: Path, summary: Mapping[str, Any], timeline: Timeline, draw: _Drawing) -> Path:
     figure = Figure(figsize=_SIZE_INCHES, dpi=_DPI, layout=ConstrainedLayoutEngine(rect=_DRAWING))
     FigureCanvasAgg(figure)
     axes = figure.add_subplot()

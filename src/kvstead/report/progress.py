@@ -1,4 +1,4 @@
-"""Bars that show how far something has come: on standard error, and nothing where that is no terminal."""
+"""Progress bars on standard error; nothing is shown where that is not a terminal."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from kvstead.report.units import format_clock, format_share
 
 @contextmanager
 def replay_bar() -> Iterator[Callable[[ReplayProgress], None]]:
-    """The trace's clock, requests done and pool use. Gives what a replay reports to."""
+    """Show the trace's clock, requests done and pool use. Yields the function that a replay reports to."""
     columns = (
         TextColumn("clock {task.fields[clock]}"),
         BarColumn(),
@@ -41,7 +41,7 @@ def replay_bar() -> Iterator[Callable[[ReplayProgress], None]]:
 
 @contextmanager
 def loading_bar() -> Iterator[Callable[[str, int, int], None]]:
-    """What is being done to a model, and how many parts of it are. Gives what takes the name, done and total."""
+    """Show what is loaded, and how many parts are. Yields a function of the name, the parts done and their total."""
     with _bar(TextColumn("{task.fields[what]}", markup=False), BarColumn(), MofNCompleteColumn()) as draw:
 
         def show(what: str, done: int, total: int) -> None:
@@ -52,13 +52,13 @@ def loading_bar() -> Iterator[Callable[[str, int, int], None]]:
 
 @contextmanager
 def _bar(*columns: ProgressColumn) -> Iterator[Callable[..., None]]:
-    """A bar that is gone when it ends. Gives what draws it: from done, total and the fields of its columns."""
+    """A bar that disappears at its end. Yields a function of done, total and the fields of its columns."""
     bar = Progress(
         *columns,
         TimeElapsedColumn(),
         console=Console(stderr=True),
         transient=True,
-        # Asked of the stream itself: rich would also take an environment variable's word for it.
+        # Ask the stream itself: rich would also believe an environment variable.
         disable=not sys.stderr.isatty(),
     )
     with bar:

@@ -1,4 +1,4 @@
-"""A summary for the eye. Takes the JSON object of `kvstead.replay.summary`, so that both say the same."""
+"""Prints the summary of a replay, the JSON object of `kvstead.replay.summary`."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from kvstead.report.units import format_bytes, format_clock, format_count, forma
 
 _MOST_MESSAGES = 3
 _QUANTILES = ("p50", "p90", "p99")
-_WINDOW, _STATE = "window", "state"  # sides whose figures are shown only where there are any
+_WINDOW, _STATE = "window", "state"  # sides whose figures are shown only if the memory has them
 
 
 def print_summary(summary: Mapping[str, Any], console: Console) -> None:
-    """Print the tables of a replay's summary, and below them what a reader has to know about it."""
+    """Print a replay's summary as tables, and below them the notes that limit the figures."""
     print_text(headline(summary), console, style="bold")
     console.print(figures(_lines(summary)))
     console.print(bytes_by_state(summary))
@@ -33,7 +33,7 @@ def print_text(text: str, console: Console, *, style: str | None = None) -> None
 
 
 def headline(summary: Mapping[str, Any]) -> str:
-    """What was replayed on what, in one line."""
+    """The traces, the model and the options in one line."""
     timing = summary["gpu"] or "constant step time"
     ranks = f" x{summary['tensor_parallel']}" if summary["tensor_parallel"] > 1 else ""
     memory = format_bytes(summary["memory"]["total_bytes"])
@@ -45,7 +45,7 @@ def headline(summary: Mapping[str, Any]) -> str:
 
 
 def figures(lines: Iterable[tuple[str, str]]) -> Table:
-    """What is counted, and the count in words, one a line."""
+    """A table of names and texts, one pair per line."""
     table = Table(box=box.SIMPLE_HEAD, show_header=False)
     table.add_column(style="bold", no_wrap=True)
     table.add_column()
@@ -80,7 +80,7 @@ def _lines(summary: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
 
 
 def request_lines(requests: Mapping[str, int]) -> Iterator[tuple[str, str]]:
-    """What became of the requests, and how often one had to step back."""
+    """How many requests finished or did not, and how often one was retracted."""
     unfinished = requests["total"] - requests["finished"] - requests["rejected"] - requests["aborted"]
     counts = [f"{format_count(requests['finished'])} of {format_count(requests['total'])} finished"]
     counts += [f"{format_count(requests[name])} {name}" for name in ("rejected", "aborted")]
@@ -90,14 +90,14 @@ def request_lines(requests: Mapping[str, int]) -> Iterator[tuple[str, str]]:
 
 
 def memory_in_use(memory: Mapping[str, Any]) -> str:
-    """The most that was held at once, and the mean, of the whole."""
+    """Peak and mean of the bytes live or cached, as shares of the memory."""
     held = {name: memory[f"{name}_bytes"] for name in ("peak", "mean")}
     uses = (f"{name} {format_bytes(use)} ({format_share(use, memory['total_bytes'])})" for name, use in held.items())
     return ", ".join(uses) + ", live and cached"
 
 
 def kind_lines(memory: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-    """What each kind of cache held on average, where there is more than one."""
+    """The mean bytes of each kind of cache, if there is more than one."""
     if len(memory["by_kind"]) > 1:
         yield "memory by kind", ", ".join(f"{kind} {format_bytes(use)}" for kind, use in memory["by_kind"].items())
 
@@ -112,7 +112,7 @@ def _pace(summary: Mapping[str, Any]) -> str:
 
 
 def hit_rate(prefix: Mapping[str, Any]) -> str:
-    """The share of prompt tokens that were cached, with its denominator, or why there is none."""
+    """The share of prompt tokens found in the cache, with its denominator, or why there is none."""
     hits, prompts = prefix["hit_tokens"], prefix["prompt_tokens"]
     if prefix["hit_rate"] is not None:
         rate = format_share(prefix["hit_rate"], 1)
@@ -121,7 +121,7 @@ def hit_rate(prefix: Mapping[str, Any]) -> str:
 
 
 def _prefix_lines(prefix: Mapping[str, Any], sides_with_bytes: Container[str]) -> Iterator[tuple[str, str]]:
-    """What became of cached prefixes in a memory with windows or states."""
+    """Hits lost and prefixes evicted, in a memory with windows or states."""
     has_windows, has_states = _WINDOW in sides_with_bytes, _STATE in sides_with_bytes
     if not has_windows and not has_states:
         return
@@ -143,7 +143,7 @@ def _prefix_lines(prefix: Mapping[str, Any], sides_with_bytes: Container[str]) -
 
 
 def split(memory_split: Mapping[str, Any]) -> str:
-    """How the memory was divided among its sides, and who said so."""
+    """How the memory was divided among its sides, and by which rule."""
     full, window = memory_split["num_slots"], memory_split["num_window_slots"]
     parts = [f"{format_count(full)} full"]
     parts += [f"{format_count(window)} window slots, ratio {memory_split['ratio']:.4g}"] if window else []
@@ -154,7 +154,7 @@ def split(memory_split: Mapping[str, Any]) -> str:
 def bytes_by_state(summary: Mapping[str, Any]) -> Table:
     """The pool's bytes by state, averaged over the clock, and their sum.
 
-    Where what is free is in several places, the line above the sum's says so much in one word, beside the sum.
+    Where free bytes are of several states, a line above the sum has their total.
     """
     memory = summary["memory"]
     total = memory["total_bytes"]
@@ -190,7 +190,7 @@ def bytes_by_side(summary: Mapping[str, Any]) -> Table:
 
 
 def notes(summary: Mapping[str, Any]) -> Iterator[str]:
-    """What limits the figures: an interrupt, rows left out of the trace, rejected requests, with reasons."""
+    """Notes that limit the figures: an interrupt, rows left out of the trace, rejected requests with reasons."""
     if summary["interrupted"]:
         done = summary["requests"]["finished"] + summary["requests"]["rejected"]
         total = summary["requests"]["total"]

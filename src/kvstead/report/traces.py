@@ -1,4 +1,4 @@
-"""What traces hold, as a table."""
+"""Statistics of traces, as a table."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from kvstead.report.units import format_clock, format_count, format_share
 
 
 def traces_table(traces: Sequence[TraceStats]) -> Table:
-    """One column a trace."""
+    """One column per trace, one line per figure, in the order given."""
     table = Table(box=box.SIMPLE_HEAD)
     table.add_column(no_wrap=True, style="bold")
     for stats in traces:

@@ -1,4 +1,4 @@
-"""Numbers with units, to and from text: the one place that decides how they are written."""
+"""Numbers with units, to and from text."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def parse_bytes(text: str) -> int:
     found = _SIZE.fullmatch(text.strip())
     factor = _FACTORS.get((found[2] or "B").lower()) if found else None
     if found is None or factor is None:
-        raise InvalidSize(f"{text!r} is no size. Write it as 40GiB, 40GB, 512MiB or a plain number of bytes.")
+        raise InvalidSize(f"{text!r} is not a size. Write it as 40GiB, 40GB, 512MiB or a plain number of bytes.")
     num_bytes = int(Decimal(found[1].replace("_", "").replace(",", "")) * factor)
     if not 1 <= num_bytes <= _MAX_BYTES:
         raise InvalidSize(f"{text!r} is {num_bytes} bytes. Give a size of 1 byte to 1024 PiB, such as 40GiB.")
@@ -69,7 +69,7 @@ def format_share(part: float, whole: float) -> str:
 
 
 def _digits(value: float, num_digits: int) -> str:
-    """`value` to so many digits, but never fewer than its whole part has; zeros behind the point are dropped."""
+    """`value` to `num_digits` digits, or all of its whole part; zeros behind the point are dropped."""
     decimals = max(0, num_digits - len(str(int(value))))
     text = f"{value:,.{decimals}f}"
     return text.rstrip("0").rstrip(".") if decimals else text

@@ -1,4 +1,4 @@
-"""Texts as they are generated, for whoever reads along."""
+"""Writes texts while they are generated."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from kvstead.report.table import print_text
 _MOST_TITLE = 72  # characters of a prompt that are shown above its answer
 
 
-class Answers:
-    """Answers under their prompts, in the order of the prompts, however they come in.
+class AnswerWriter:
+    """Writes answers under their prompts, in the order of the prompts, in whatever order they arrive.
 
-    titles: of the prompts; a single one is not shown. The first answer that has not ended is written as it comes, and
-    those behind it wait for their turn: reading along shows what a look at the end does.
+    titles: of the prompts; a single one is not shown. The first answer that has not ended is written as it comes. Those
+    behind it wait, so that the text in the end is the same as if it had been written at the end.
     """
 
     def __init__(self, titles: Sequence[str], console: Console) -> None:
@@ -24,15 +24,15 @@ class Answers:
         self._console = console
         self._parts: list[deque[str]] = [deque() for _ in titles]  # what is not written yet
         self._has_ended = [False] * len(titles)
-        self._at = self._num_titled = 0  # whose turn it is, and how many titles are written
+        self._at = self._num_titled = 0  # the answer being written, and how many titles are written
 
     def add(self, index: int, text: str, *, is_last: bool) -> None:
-        """Take the next part of an answer."""
+        """Queue the next part of answer `index`; nothing is written yet."""
         self._parts[index].append(text)
         self._has_ended[index] = is_last
 
     def write(self) -> None:
-        """Write what it is the turn of. Where this is interrupted, the next call goes on behind it."""
+        """Write the parts whose turn has come. After an interrupt the next call goes on where this one stopped."""
         while self._at < len(self._titles):
             if self._num_titled == self._at:
                 self._num_titled += 1
@@ -46,7 +46,7 @@ class Answers:
             self._write("\n\n")
 
     def write_rest(self) -> None:
-        """Write all that is there: no more will come."""
+        """Write everything that was queued, and take all answers as ended."""
         self._has_ended = [True] * len(self._titles)
         self.write()
 
@@ -57,6 +57,6 @@ class Answers:
             print_text(f"[{self._at + 1}] {shown}", self._console, style="bold")
 
     def _write(self, text: str) -> None:
-        """Past the console, which would expand tabs and cut lines."""
+        """Bypass the console, which would expand tabs and cut lines."""
         self._console.file.write(text)
         self._console.file.flush()

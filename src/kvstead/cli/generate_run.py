@@ -1,4 +1,4 @@
-"""The part of `kvstead generate` that needs the whole house: load, generate, then tell."""
+"""The part of `kvstead generate` that loads torch and transformers: load the model, generate, report."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from typing import Any
 
 import typer
 
-from kvstead.cli.answers import Answers
-from kvstead.cli.prompts import Asked
+from kvstead.cli.answer_writer import AnswerWriter
+from kvstead.cli.prompts import PromptRequest
 from kvstead.errors import RequestError
 from kvstead.integrations.transformers import LLM, Completion, FinishReason, Piece, SamplingParams
 from kvstead.report.console import error_console, output_console
@@ -22,7 +22,7 @@ from kvstead.report.progress import loading_bar
 
 def generate_and_report(
     model: str | None,
-    asked: Sequence[Asked],
+    requests: Sequence[PromptRequest],
     *,
     memory: Mapping[str, Any],
     sampling: Mapping[str, Any],
@@ -33,18 +33,18 @@ def generate_and_report(
 ) -> bool:
     """Load, generate, print texts and summary; returns whether it was interrupted.
 
-    memory: keywords of `LLM`. sampling: of `SamplingParams`, for prompts that say nothing else. system: begins every
-    chat. is_raw: texts are taken as they are, not as chats. is_streamed: texts are written as they come.
+    memory: keywords of `LLM`. sampling: those of `SamplingParams`, for what a request does not say itself. system:
+    begins every chat. is_raw: texts are taken as they are, not as chats. is_streamed: texts are written as they come.
     """
-    params = [_params(one, sampling) for one in asked]  # a faulty one is refused before anything is loaded
+    params = [_params(request, sampling) for request in requests]  # refuse a faulty one before anything is loaded
     with loading_bar() as show:
         llm = LLM(model, **memory, report=show)
-    prompts = [one.prompt if is_raw and isinstance(one.prompt, str) else one.as_chat(system) for one in asked]
+    prompts = [each.prompt if is_raw and isinstance(each.prompt, str) else each.as_chat(system) for each in requests]
     # With a JSON object on standard output, everything for the eye goes to standard error.
     console = error_console() if as_json else output_console()
-    answers = Answers([one.title for one in asked], console)
+    writer = AnswerWriter([request.title for request in requests], console)
     with closing(llm.stream(prompts, params)) as stream:
-        completions, is_interrupted = _follow(stream, answers, len(asked), is_streamed=is_streamed)
+        completions, is_interrupted = _follow(stream, writer, len(requests), is_streamed=is_streamed)
     summary = llm.summary() | {"interrupted": is_interrupted}
     print_generation(summary, console)
     if as_json:
@@ -53,25 +53,25 @@ def generate_and_report(
 
 
 def _follow(
-    stream: Iterable[Piece], answers: Answers, num_prompts: int, *, is_streamed: bool
+    stream: Iterable[Piece], writer: AnswerWriter, num_prompts: int, *, is_streamed: bool
 ) -> tuple[list[Completion], bool]:
-    """Write answers as they come, or at the end; returns what came of each prompt, and whether it was interrupted."""
+    """Write answers as they come, or at the end; returns completions by prompt, and whether it was interrupted."""
     pieces: list[list[Piece]] = [[] for _ in range(num_prompts)]
     is_interrupted = False
     try:
         for piece in stream:
             pieces[piece.index].append(piece)
-            answers.add(piece.index, _shown(piece), is_last=piece.completion is not None)
+            writer.add(piece.index, _shown(piece), is_last=piece.completion is not None)
             if is_streamed:
-                answers.write()
+                writer.write()
     except KeyboardInterrupt:
         is_interrupted = True
-    answers.write_rest()
+    writer.write_rest()
     return [_completion(parts) for parts in pieces], is_interrupted
 
 
 def _shown(piece: Piece) -> str:
-    """What is to be read of a piece: its text, or why there is none."""
+    """The text of a piece, or why its prompt was rejected."""
     ended = piece.completion
     if ended is not None and ended.finish_reason is FinishReason.REJECTED:
         return f"(rejected: {ended.reason})"
@@ -79,15 +79,15 @@ def _shown(piece: Piece) -> str:
 
 
 def _completion(pieces: Sequence[Piece]) -> Completion:
-    """What came of a prompt: the whole, or what there was when it was interrupted."""
+    """The completion of a prompt; after an interrupt, of the text that had come until then."""
     if pieces and pieces[-1].completion is not None:
         return pieces[-1].completion
     tokens = tuple(chain.from_iterable(piece.tokens for piece in pieces))
     return Completion((), tokens, "".join(piece.text for piece in pieces), FinishReason.ABORTED)
 
 
-def _params(one: Asked, sampling: Mapping[str, Any]) -> SamplingParams:
+def _params(request: PromptRequest, sampling: Mapping[str, Any]) -> SamplingParams:
     try:
-        return SamplingParams(**{**sampling, **one.sampling})
+        return SamplingParams(**{**sampling, **request.sampling})
     except (RequestError, OverflowError) as error:  # also a whole number too large for a float
-        raise RequestError(f"{one.place}: {error}" if one.place else str(error)) from error
+        raise RequestError(f"{request.place}: {error}" if request.place else str(error)) from error

@@ -1,4 +1,4 @@
-"""The part of `kvstead replay` that needs the whole house: run, then tell."""
+"""The part of `kvstead replay` that loads numpy, torch and matplotlib: replay, report."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 import typer
 
 from kvstead.replay.options import ReplayOptions
-from kvstead.replay.records import TIMELINE_COLUMNS
+from kvstead.replay.recorder import TIMELINE_COLUMNS
 from kvstead.replay.run import run_replay
 from kvstead.replay.summary import summarize
 from kvstead.report.console import error_console, output_console
@@ -31,4 +31,4 @@ def replay_and_report(options: ReplayOptions, *, folder: Path | None, as_json: b
         console.print(f"written: {', '.join(map(str, written))}", markup=False, highlight=False, soft_wrap=True)
     if as_json:
         typer.echo(to_json(summary))
-    return result.interrupted
+    return result.figures.interrupted

@@ -1,4 +1,4 @@
-"""What tests of replays over all kinds of models and all memory layouts share: small models, and memories for them."""
+"""Small models of every kind, and managers of every memory layout for them."""
 
 from kvstead.engine import KVCacheManager
 from kvstead.replay.options import Layout
@@ -18,7 +18,7 @@ _PLENTY = 2**20
 
 
 def manager_for(model, pool_layout, page_size, num_tokens, *, num_states=3, num_windows=1, **options):
-    """A manager that keeps books only, with room for `num_tokens` tokens, so many states, and windows of requests.
+    """A manager without tensors, with capacity for `num_tokens` tokens, so many states, and windows of requests.
 
     Sides of a static memory have just that; one that shares bytes has as many, and an arena a page of each kind more,
     which grids may cost.
@@ -43,6 +43,6 @@ def manager_for(model, pool_layout, page_size, num_tokens, *, num_states=3, num_
 
 
 def manager_of_bytes(model, num_bytes, pool_layout, **options):
-    """A manager of so many bytes that keeps books only, in pages of one token."""
+    """A manager without tensors, of `num_bytes`, in pages of one token."""
     options = {"page_size": 1, "max_requests": 1, "max_length": 4096, "state_interval": 16, **options}
     return KVCacheManager(model, num_bytes, pool_layout=pool_layout, storage=False, **options)

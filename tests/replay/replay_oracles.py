@@ -1,8 +1,8 @@
-"""What the tests of both replays share: a linear cost, and reuse counted without a tree."""
+"""Oracles for replays: a linear cost, and reuse counted without a tree."""
 
 
 class LinearCost:
-    """So much for a step, a computed token, a token read and an attended pair, in windows too, and a state.
+    """A sum of constants for the step, each computed token, token read and attended pair (in windows too), and state.
 
     Sums are exact.
     """
@@ -19,7 +19,7 @@ class LinearCost:
 
 
 def reused_tokens(trace, page_size):
-    """Tokens that an endless cache in pages finds when requests come one by one: whole pages, but not the last token.
+    """Tokens that an unlimited cache finds when requests come one by one: whole pages, but not the last token.
 
     Counted on the prompts alone: no generated token is ever matched, since its id is of a range of its own.
     """

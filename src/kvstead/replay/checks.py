@@ -1,4 +1,4 @@
-"""Checks of numbers that a caller chooses."""
+"""Range checks of a caller's numbers."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ def require_positive(name: str, value: float) -> None:
 
 
 def require_between(name: str, value: float, highest: float) -> None:
-    """Raise `InvalidSize` unless `value` is above 0 and at most `highest`; what is no number is refused too."""
+    """Raise `InvalidSize` unless `value` is above 0 and at most `highest`; NaN is refused too."""
     if not 0 < value <= highest:
         raise InvalidSize(f"{name} is {value}. It must be above 0 and at most {highest:g}.")
 

@@ -5,14 +5,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.console import Console
 
-from kvstead.cli.answers import Answers
+from kvstead.cli.answer_writer import AnswerWriter
 
 TEXTS = st.lists(st.lists(st.text(alphabet="ab\t[]:\n", max_size=6), min_size=1, max_size=4), min_size=1, max_size=4)
 
 
 def _written(titles):
     stream = io.StringIO()
-    return Answers(titles, Console(file=stream, width=40)), stream
+    return AnswerWriter(titles, Console(file=stream, width=40)), stream
 
 
 def _complete(parts):
@@ -23,7 +23,7 @@ def _complete(parts):
 
 
 @given(st.data(), TEXTS)
-def test_answers_read_the_same_however_they_come(data, parts):
+def test_answers_read_the_same_in_any_order_of_arrival(data, parts):
     """Written as it comes, in any interleaving, the text only ever grows, and ends as one written at the end."""
     answers, stream = _written([f"prompt {at}" for at in range(len(parts))])
     left = [list(part) for part in parts]
@@ -72,7 +72,7 @@ class Stopping(io.StringIO):
 def test_an_interrupt_while_writing_loses_nothing(parts, at):
     """Wherever Ctrl-C comes, what follows is written behind it, and nothing twice."""
     stream = Stopping(at)
-    answers = Answers([f"prompt {at}" for at in range(len(parts))], Console(file=stream, width=40))
+    answers = AnswerWriter([f"prompt {at}" for at in range(len(parts))], Console(file=stream, width=40))
     for index, part in enumerate(parts):
         answers.add(index, "".join(part), is_last=True)
     with suppress(KeyboardInterrupt):

@@ -1,0 +1,198 @@
+"""Counts while a replay runs, and makes its result of the counts."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from kvstead.engine import KVCacheManager, Request
+from kvstead.engine.meter import MemoryMeter, bytes_by_kind
+from kvstead.engine.stats import FULL_SIDE, STATE_SIDE, WINDOW_SIDE, MemoryStats
+from kvstead.replay.result import (
+    Figures,
+    Latencies,
+    MemoryFigures,
+    PrefixFigures,
+    Quantiles,
+    ReplayResult,
+    RequestFigures,
+)
+from kvstead.replay.trace import Trace
+
+_TIMELINE_POINTS = 2000
+_FIRST_GAP_S = 0.05
+_FREE_STATES = ("free", "hole", "gap")
+_SIDE_COLUMNS = {WINDOW_SIDE: ("live", "cached", "free"), STATE_SIDE: ("live", "cached")}
+
+TIMELINE_COLUMNS = (
+    "clock_s",
+    "running",
+    "waiting",
+    "finished",
+    "live_bytes",
+    "cached_bytes",
+    "free_bytes",
+    "hit_tokens",
+    "prompt_tokens",
+    *(f"{side}_{state}_bytes" for side, states in _SIDE_COLUMNS.items() for state in states),
+)
+"""Columns of a timeline. Bytes that name no side are those of the whole memory."""
+
+
+class Recorder:
+    """Counts while a replay runs; O(1) a step.
+
+    spend: call it at every step with the seconds that the step takes, while the memory is as the step uses it.
+    """
+
+    def __init__(self, trace: Trace, manager: KVCacheManager) -> None:
+        self._trace = trace
+        self._manager = manager
+        self._meter = MemoryMeter(manager)
+        self.spend = self._meter.spend  # the meter's own method, to save a call
+        self._arrivals = trace.arrivals.copy()
+        self._first = np.full(len(trace), np.nan)
+        self._last = np.full(len(trace), np.nan)
+        self._generated = np.zeros(len(trace), dtype=np.int64)
+        self._rejections: list[str] = []
+        self._timeline: list[tuple[float, ...]] = []
+        self._gap = _FIRST_GAP_S
+        self._next_sample = 0.0
+        self._clock = 0.0
+        self._hit_tokens = 0
+        self._lost_tokens = 0
+        self._prompt_tokens = 0
+        self.num_steps = 0
+        self.num_finished = 0
+
+    @property
+    def num_requests(self) -> int:
+        """The number of requests in the trace."""
+        return len(self._trace)
+
+    @property
+    def num_done(self) -> int:
+        """The number of requests that have ended, finished or rejected."""
+        return self.num_finished + len(self._rejections)
+
+    def reject(self, request: Request) -> None:
+        """Note a request that can never fit."""
+        self._rejections.append(f"request {request.request_id}: {request.reason}")
+
+    def step(self, clock: float, *, running: int, waiting: int) -> None:
+        """Note that a step ended at `clock`."""
+        self.num_steps += 1
+        self._clock = clock
+        if clock >= self._next_sample:
+            self._sample(running, waiting)
+
+    def arrive(self, request: int, clock: float) -> None:
+        """Note when a request came in, where that is not the trace's own time."""
+        self._arrivals[request] = clock
+
+    def start(self, request: int, num_cached: int, num_dead: int, clock: float) -> None:
+        """Note a request's first token. num_cached, num_dead: tokens of its prompt that were found, used and unused."""
+        self._first[request] = clock
+        self._hit_tokens += num_cached
+        self._lost_tokens += num_dead
+        self._prompt_tokens += int(self._trace.prompt_lens[request])
+
+    def end(self, request: int, num_generated: int, clock: float) -> None:
+        """Note a request's last token."""
+        self._last[request] = clock
+        self._generated[request] = num_generated
+        self.num_finished += 1
+
+    def result(self, *, wall_s: float, memory_s: float, retracted: int, interrupted: bool) -> ReplayResult:
+        """The figures of everything noted so far.
+
+        wall_s: the replay's wall time. memory_s: the part of it inside the manager. retracted: events.
+        """
+        output_tokens = int(self._generated.sum())
+        figures = Figures(
+            page_size=self._manager.page_size,
+            requests=RequestFigures(
+                total=len(self._trace),
+                finished=self.num_finished,
+                rejected=len(self._rejections),
+                retracted=retracted,
+                aborted=0,  # no request of a trace is aborted
+            ),
+            prefix=self._prefix(),
+            memory=self._memory(),
+            latency_s=self._latencies(),
+            throughput_tok_s=_per(output_tokens, self._clock),
+            steps=self.num_steps,
+            memory_us_per_step=_per(memory_s * 1e6, self.num_steps),
+            wall_s=wall_s,
+            output_tokens=output_tokens,
+            clock_s=self._clock,
+            interrupted=interrupted,
+        )
+        return ReplayResult(self._trace, figures, tuple(self._rejections), tuple(self._timeline))
+
+    def _prefix(self) -> PrefixFigures:
+        hits, lost, prompts = self._hit_tokens, self._lost_tokens, self._prompt_tokens
+        evicted, has_states = self._manager.evicted, self._manager.state_bytes > 0
+        return PrefixFigures(
+            hit_tokens=hits,
+            prompt_tokens=prompts,
+            hit_rate=hits / prompts if self._trace.has_reuse and prompts else None,
+            found_tokens=hits + lost,
+            lost_to_dead_windows=0 if has_states else lost,
+            lost_to_missing_states=lost if has_states else 0,
+            evicted_tokens={FULL_SIDE: evicted.num_tokens, WINDOW_SIDE: evicted.num_window_tokens},
+            tombstoned_tokens=evicted.num_tombstoned,
+            tombstone_tokens=self._manager.tree.num_tombstone_tokens,
+            evicted_states=evicted.num_states,
+            evicted_states_alone=evicted.num_states_alone,
+        )
+
+    def _memory(self) -> MemoryFigures:
+        manager, meter, chain = self._manager, self._meter, self._manager.chain
+        by_side = meter.mean_by_side()
+        by_state = meter.mean_by_state(by_side)
+        return MemoryFigures(
+            total_bytes=manager.total_bytes,
+            peak_bytes=meter.peak_bytes,
+            mean_bytes=by_state["live"] + by_state["cached"],
+            by_state=by_state,
+            free=sum(by_state.get(state, 0) for state in _FREE_STATES),
+            by_kind=bytes_by_kind(manager.layout, by_side),
+            by_side=by_side,
+            split=manager.split,
+            bytes_moved=0 if chain is None else chain.bytes_moved,
+            moves_per_step=0.0 if chain is None else _per(chain.num_moves, self.num_steps),
+            state_copies=manager.num_state_copies,
+            usable_at_first_refusal=manager.first_shortage,
+        )
+
+    def _latencies(self) -> Latencies:
+        longer = self._generated > 1
+        seconds = (self._last - self._first)[longer] / (self._generated[longer] - 1)
+        started = ~np.isnan(self._first)
+        return Latencies(ttft=Quantiles.of((self._first - self._arrivals)[started]), tpot=Quantiles.of(seconds))
+
+    def _sample(self, running: int, waiting: int) -> None:
+        """Add a sample to the timeline; when it grows long, drop every second one and sample half as often."""
+        stats = self._manager.stats()
+        counts = (self._clock, running, waiting, self.num_finished)
+        held = (stats.live, stats.cached, stats.free)
+        self._timeline.append((*counts, *held, self._hit_tokens, self._prompt_tokens, *_bytes_of_sides(stats)))
+        if len(self._timeline) >= 2 * _TIMELINE_POINTS:
+            self._timeline = self._timeline[::2]
+            self._gap = max(2 * self._gap, self._clock / _TIMELINE_POINTS)  # steps may be longer than the gap
+        self._next_sample = self._clock + self._gap
+
+
+def _bytes_of_sides(stats: MemoryStats) -> Iterator[int]:
+    """The values of `_SIDE_COLUMNS`, 0 for a side that the memory does not have."""
+    for side, states in _SIDE_COLUMNS.items():
+        found = stats.by_side.get(side)
+        yield from (0 if found is None else getattr(found, state) for state in states)
+
+
+def _per(amount: float, count: float) -> float:
+    """`amount / count`; 0 where nothing was counted."""
+    return amount / count if count else 0.0
