@@ -5,6 +5,7 @@ import pytest
 from fake_model import FakeRunner, LateRunner, generate
 from scenario import decode, open_row, peeked, prompt_of, run
 
+from eviction_in_tokens import evict
 from kvstead.engine import Request, Scheduler, Status
 from kvstead.engine.room import PAGE
 from kvstead.errors import LockUnderflow, StaleRow
@@ -525,7 +526,7 @@ def test_partly_filled_page_keyed_and_keyed_again(page_size):
     upper, lower = manager.tree.root.below()
     assert (upper.end, lower.end) == (page_size, 2 * page_size)
     assert list(upper.children.values()) == [lower]
-    assert manager.tree.evict(1).num_tokens == page_size
+    assert evict(manager.tree, 1).num_tokens == page_size
     assert upper.children == {}
     assert_balanced(manager)
 
@@ -543,7 +544,7 @@ def test_pins_of_a_lookup_leak_or_underflow(page_size, first_out):
     node = manager.lock_of(rows[0])
     assert node.pins == 2
     manager.abort(rows[first_out])
-    assert (node.pins, manager.tree.evict(1).num_tokens) == (1, 0)
+    assert (node.pins, evict(manager.tree, 1).num_tokens) == (1, 0)
     with pytest.raises(StaleRow):
         manager.abort(rows[first_out])
     assert node.pins == 1

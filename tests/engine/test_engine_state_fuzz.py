@@ -226,7 +226,7 @@ def test_every_output_is_the_models_own_whatever_shares_the_memory(kind, pool_la
         num_reads += min(runner.num_reads, runner.num_state_reads if manager.state_bytes else runner.num_reads)
         num_copies += manager.num_state_copies
         num_moves += manager.chain.num_moves if manager.chain else 0
-        num_evicted += manager.evicted.num_tokens
+        num_evicted += manager.evicted.pages["full"]
     assert num_reads > 0
     assert num_evicted > 0
     assert (num_copies > 0) == ("state" in kind)

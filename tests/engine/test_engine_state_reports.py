@@ -9,6 +9,7 @@ from fake_memory import Fence
 from fake_model import FakeRunner, LateRunner, generate
 from scenario import compute, decode, open_row, prompt_of, run
 
+from eviction_in_tokens import evict, in_tokens
 from kvstead.engine import KVCacheManager, Request, Scheduler, Status
 from kvstead.engine.room import ONE_STATE, PAGE, Demand
 from tiny_model import tiny_manager, tiny_state_layout, tiny_window_layout
@@ -291,7 +292,7 @@ def test_hit_refreshes_only_the_state_that_it_uses():
             found |= {(node.end, int(first))} if node.state is not None else set()
             above += [(child, first) for child in node.children.values()]
         assert found == set(left)
-        manager.tree.evict(0, 0, 1)
+        evict(manager.tree, 0, 0, 1)
         left.pop(0)
     assert manager.tree.num_states == 0
 
@@ -319,9 +320,9 @@ def test_state_gets_the_bytes_that_only_cached_tokens_hold(state_rows, eager):
         while manager.chain.fits({"full": 1}):
             assert manager.extend([stays], [int(manager.table.lengths[stays]) + 1]) is not None
         assert manager.tree.evictable_tokens > least
-        evicted = manager.evicted.num_tokens
+        evicted = in_tokens(manager.evicted, manager.page_size).num_tokens
         row = manager.match([OTHER]).row
-        assert 0 < manager.evicted.num_tokens - evicted <= least + 10
+        assert 0 < in_tokens(manager.evicted, manager.page_size).num_tokens - evicted <= least + 10
         assert manager.table.lengths[stays] >= 10
         manager.audit()
         for at in (stays, row):
@@ -338,9 +339,9 @@ def test_nothing_is_evicted_for_a_state_that_may_not_be_placed():
         if manager.extend([rows[0]], [int(manager.table.lengths[rows[0]]) + 1]) is None:
             break
     moves.append(1)
-    before = manager.evicted, manager.stats()
+    before = in_tokens(manager.evicted, manager.page_size), manager.stats()
     assert manager.match([OTHER]) is None
-    assert (manager.evicted, manager.stats()) == before
+    assert (in_tokens(manager.evicted, manager.page_size), manager.stats()) == before
     manager.audit()
 
 

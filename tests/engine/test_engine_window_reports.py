@@ -5,9 +5,9 @@ import pytest
 from fake_model import FakeRunner, LateRunner, generate
 from scenario import compute, decode, open_row, prompt_of, run
 
+from eviction_in_tokens import Gone, in_tokens
 from kvstead.engine import Request, Scheduler, Status
 from kvstead.engine.room import PAGE
-from kvstead.prefix import Evicted
 from tiny_model import tiny_manager, tiny_window_layout
 
 SPANS = pytest.mark.parametrize("span", range(1, 10))
@@ -216,7 +216,7 @@ def test_windows_run_out_while_the_full_side_has_room(span, page_size):
     assert free_slots(manager) == (11 * node, 0)
     assert (manager.tree.evictable_tokens, manager.tree.window_evictable_tokens) == (3 * node, 2 * node)
     assert manager.tree.num_tombstone_tokens == node
-    assert manager.evicted == Evicted(0, 0, node, node)
+    assert in_tokens(manager.evicted, manager.page_size) == Gone(0, 0, node, node)
     assert found(manager, tokens) == 3 * node
     assert found(manager, tokens[:node]) == 0
     manager.audit()

@@ -3,9 +3,13 @@
 import numpy as np
 from prefix_bench import Bench
 
+from eviction_in_tokens import evict
+
 
 class States:
     """A kind of cache that has something at the end of each inserted key only, as a recurrent state would."""
+
+    side = "end"
 
     def __init__(self):
         self.ends, self.locked, self.released = set(), [], []
@@ -13,6 +17,10 @@ class States:
     def adopt(self, leaf):
         """Every new leaf has a state."""
         self.ends.add(leaf)
+
+    def pages_of(self, node):
+        """A state at the end of a key, else nothing."""
+        return int(node in self.ends)
 
     def split(self, upper, lower):
         """The state stays where the key ended."""
@@ -62,7 +70,7 @@ class States:
 def test_another_component_has_its_say_in_every_operation():
     """A component with states at ends draws matches back, follows locks and splits, and releases with the tree."""
     bench, states = Bench(20, 2), States()
-    bench.tree._components = (bench.tree._full, states)
+    bench.tree._components.append(states)
     short = bench.cache("ab").node
     long = bench.cache("abcd").node
     assert bench.match("abcx").node is short  # the tokens of "abc" are cached, a state only behind "ab"
@@ -78,7 +86,7 @@ def test_another_component_has_its_say_in_every_operation():
     assert (bench.tree.protected_tokens, bench.tree.evictable_tokens) == (8, 2)
     bench.tree.unlock(long)
     assert states.locked == []
-    assert bench.tree.evict(3).num_tokens == 4  # "x" and "d" with their states
+    assert evict(bench.tree, 3).num_tokens == 4  # "x" and "d" with their states
     assert states.released == [other, long]
     assert np.array_equal(bench.tree.slots(bench.match("abcd")), bench.tree.slots(short))
     assert bench.tree.clear() is True

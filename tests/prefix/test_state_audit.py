@@ -106,5 +106,5 @@ def test_audit_sees_every_kind_of_state_damage(damage, page_size):
         bench.tree.hold_state(held)
     bench.audit()
     damage(bench, free, held, bare)
-    with pytest.raises(AuditError, match="other than by its own operations"):
+    with pytest.raises(AuditError, match="only through its own operations"):
         bench.tree.audit()

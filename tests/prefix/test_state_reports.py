@@ -6,10 +6,11 @@ import numpy as np
 import pytest
 from prefix_bench import Bench
 
+from eviction_in_tokens import Gone, evict, evict_bytes
 from kvstead.allocators import UnifiedMambaAllocator
 from kvstead.errors import UseAfterFree
 from kvstead.model.window import Window
-from kvstead.prefix import POLICIES, Evicted, PrefixTree
+from kvstead.prefix import POLICIES, PrefixTree
 
 PAGE_SIZES = pytest.mark.parametrize("page_size", [1, 3, 64])
 WORD = "abcdefgh"
@@ -48,9 +49,9 @@ def test_hit_refreshes_the_states_of_its_whole_path(page_size, num_on_path, shar
     words = " ".join((*path, "z"))
     for num_gone in range(1, num_on_path + 2):
         if shares_bytes:
-            bench.tree.evict_bytes(1, token_bytes=1, state_bytes=1000)
+            evict_bytes(bench.tree, 1, token_bytes=1, state_bytes=1000)
         else:
-            bench.tree.evict(0, 0, 1)
+            evict(bench.tree, 0, 0, 1)
         left = [*path[:-1], "z", path[-1]][num_gone:]
         assert sorted(bench.with_states(words).split()) == sorted(left)
         bench.audit()
@@ -69,7 +70,7 @@ def test_no_evictable_state_when_one_is_to_be_cached(page_size, num_held):
     assert bench.states.available == []
     node = bench.cache("abcd").node
     bench.tree.lock(node)
-    assert bench.tree.evict(0, 0, 1) == Evicted(0, 0)
+    assert evict(bench.tree, 0, 0, 1) == Gone()
     bench.tree.unlock(node)
     assert (bench.state_counts(), bench.tree.num_states, bench.tree.protected_tokens) == counts
     found = bench.match("abcd")
@@ -86,7 +87,7 @@ def test_making_room_for_a_state_takes_the_path_that_it_is_for(page_size):
         bench.keep("y")
         bench.keep("z")
         bench.tree.lock(node)
-        assert bench.tree.evict(num_tokens * page_size, 0, 1).num_states >= 1
+        assert evict(bench.tree, num_tokens * page_size, 0, 1).num_states >= 1
         assert bench.tree.put_state(node, bench.states.alloc()) is True
         bench.tree.unlock(node)
         assert bench.match(WORD).num_tokens == length * page_size
@@ -99,7 +100,7 @@ def test_state_for_a_path_that_was_not_locked(page_size):
     bench = Bench(16, page_size, num_states=2)
     node = bench.cache("abcd").node
     bench.keep("z")
-    bench.tree.evict(1)
+    evict(bench.tree, 1)
     slot = bench.states.alloc()
     with pytest.raises(UseAfterFree):
         bench.tree.put_state(node, slot)
@@ -122,8 +123,8 @@ def test_own_matched_prefix_evicted_for_own_state(page_size, has_window, policy)
         bench.tree.hold_state(found.node)
         for other in others:
             bench.match(other)
-        gone = bench.tree.evict(100 * page_size, 100 * page_size, 100)
-        gone += bench.tree.evict_bytes(10**6, token_bytes=1, window_token_bytes=1, state_bytes=1)
+        gone = evict(bench.tree, 100 * page_size, 100 * page_size, 100)
+        gone += evict_bytes(bench.tree, 10**6, token_bytes=1, window_token_bytes=1, state_bytes=1)
         assert (gone.num_nodes, gone.num_states) == (len(others), len(others))
         assert (found.node.state is not None, bench.state_counts()) == (True, (0, 1))
         assert bench.match("abcde").node is found.node
@@ -146,7 +147,7 @@ def test_state_asked_of_an_arena_that_tokens_fill(num_tokens):
     for i in range(1, 4):
         short = allocator.chain.shortfall({"state": 1})
         assert allocator.states.alloc(1) is None
-        gone = tree.evict_bytes(short, token_bytes=1, state_bytes=20)
+        gone = evict_bytes(tree, short, token_bytes=1, state_bytes=20)
         assert short <= gone.num_tokens < short + num_tokens
         assert gone.num_states == 0
         (slot,) = allocator.states.alloc(1).tolist()
@@ -154,7 +155,7 @@ def test_state_asked_of_an_arena_that_tokens_fill(num_tokens):
         tree.audit()
         allocator.audit()
     left = tree.evictable_tokens
-    assert tree.evict_bytes(1000, token_bytes=1, state_bytes=20) == Evicted(left, left // num_tokens, num_states=3)
+    assert evict_bytes(tree, 1000, token_bytes=1, state_bytes=20) == Gone(left, left // num_tokens, num_states=3)
     tree.unlock(nodes[0])
     assert tree.clear() is True
     assert (allocator.available_size(), allocator.states.available_size()) == (100, 5)

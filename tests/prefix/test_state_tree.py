@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 from prefix_bench import Bench
 
+from eviction_in_tokens import Gone, evict, evict_bytes, in_tokens
 from kvstead.errors import AuditError, DoubleFree, ForeignPage, InvalidSize, LockUnderflow, OpenGroup, UseAfterFree
 from kvstead.model.window import Window
-from kvstead.prefix import Evicted
 
 PAGE_SIZES = pytest.mark.parametrize("page_size", [1, 2, 3, 64])
 
@@ -49,7 +49,7 @@ def test_second_state_at_one_end_stays_the_callers():
     assert bench.tree.put_state(node, mine) is False
     assert (node.state.slot, bench.tree.num_states) == (slot, 2)
     assert mine not in bench.tree.state_slots()
-    bench.tree.evict(0, 0, 1)
+    evict(bench.tree, 0, 0, 1)
     assert other.state is None
     assert node.state is not None
 
@@ -62,7 +62,7 @@ def test_states_go_back_exactly_once(page_size):
         for word in ("ab", "abcd", "abxy", "q"):
             bench.keep(word)
         assert bench.states.available == []
-        gone = bench.tree.evict(0, 0, num_alone) + bench.tree.evict(num_pages * page_size)
+        gone = evict(bench.tree, 0, 0, num_alone) + evict(bench.tree, num_pages * page_size)
         assert gone.num_states_alone == num_alone
         assert sorted(bench.states.available + bench.tree.state_slots().tolist()) == [1, 2, 3, 4]
         assert len(bench.states.available) == gone.num_states
@@ -78,9 +78,9 @@ def test_states_of_nodes_that_go_count_for_what_was_asked():
     bench = Bench(10, num_states=4)
     for word in ("ab", "abcd", "xy", "xyz"):
         bench.keep(word)
-    assert bench.tree.evict(2, 0, 1) == Evicted(2, 1, 0, 0, 1, 0)  # "cd" with its state
-    assert bench.tree.evict(1, 0, 3) == Evicted(2, 1, 0, 0, 3, 2)  # "ab" with its state, and "xy", "xyz" alone
-    assert bench.tree.evict(0, 0, 1) == Evicted(0, 0)
+    assert evict(bench.tree, 2, 0, 1) == Gone(2, 1, 0, 0, 1, 0)  # "cd" with its state
+    assert evict(bench.tree, 1, 0, 3) == Gone(2, 1, 0, 0, 3, 2)  # "ab" with its state, and "xy", "xyz" alone
+    assert evict(bench.tree, 0, 0, 1) == Gone()
     assert bench.cached("xyz") == "xyz"
     bench.audit()
 
@@ -92,10 +92,10 @@ def test_leaf_without_a_state_goes_first_whatever_its_age():
     bench.keep("xy")
     bench.cache("xyz")
     bench.cache("q")
-    assert bench.tree.evict(1).num_tokens == 1
+    assert evict(bench.tree, 1).num_tokens == 1
     assert bench.cached("ab xy xyz q") == "ab xy q"  # "xyz" is older than "q"
-    assert bench.tree.evict(1).num_tokens == 1
-    assert bench.tree.evict(1).num_tokens == 2
+    assert evict(bench.tree, 1).num_tokens == 1
+    assert evict(bench.tree, 1).num_tokens == 2
     assert bench.cached("ab xy") == "xy"
 
 
@@ -106,7 +106,7 @@ def test_parent_without_a_state_follows_its_last_child():
     bench.keep("abc")
     bench.cache("abx")
     bench.match("old")
-    assert bench.tree.evict(3) == Evicted(4, 3, 0, 0, 1, 0)  # "x", "c" with its state, then "ab"
+    assert evict(bench.tree, 3) == Gone(4, 3, 0, 0, 1, 0)  # "x", "c" with its state, then "ab"
     assert bench.cached("ab old") == "old"
 
 
@@ -116,7 +116,7 @@ def test_state_evicted_alone_joins_its_node_with_what_follows(page_size):
     bench = Bench(8, page_size, num_states=3)
     bench.keep("ab")
     node = bench.keep("abcd")
-    assert bench.tree.evict(0, 0, 1) == Evicted(0, 0, 0, 0, 1, 1)
+    assert evict(bench.tree, 0, 0, 1) == Gone(0, 0, 0, 0, 1, 1)
     assert (node.start, bench.word_of(node), node.state is not None) == (0, "abcd", True)
     assert bench.match("abcx").num_tokens == 0
     assert bench.match("abcd").node is node
@@ -124,7 +124,7 @@ def test_state_evicted_alone_joins_its_node_with_what_follows(page_size):
     bench.tree.lock(node)
     upper = bench.keep("ab")
     bench.tree.lock(upper)
-    bench.tree.evict(0, 0, 2)
+    evict(bench.tree, 0, 0, 2)
     assert (node.parent, bench.tree.num_states) == (upper, 0)  # a lock ends between them
     bench.tree.unlock(upper)
     bench.tree.unlock(node)
@@ -145,7 +145,7 @@ def test_windows_that_go_leave_states_at_their_ends(page_size, loosens):
             for to in range(6 * page_size, 8 * page_size + 1):
                 bench.tree.loosen(nodes[word], max(6 * page_size, to - 1), to)
                 bench.audit()
-        while bench.tree.evict(0, 1).num_tombstoned:
+        while evict(bench.tree, 0, 1).num_tombstoned:
             bench.audit()
         assert {key: bench.word_of(node) for key, node in nodes.items()} == {key: key for key in nodes}
         assert [node.state is not None for node in nodes.values()] == [True] * 4
@@ -158,9 +158,9 @@ def test_leaf_that_lost_its_state_goes_next():
     bench.keep("old")
     new = bench.keep("ab")
     bench.tree.supersede_state(new)
-    bench.tree.evict(0, 0, 1)
+    evict(bench.tree, 0, 0, 1)
     assert new.state is None
-    bench.tree.evict(1)
+    evict(bench.tree, 1)
     assert bench.cached("old ab") == "old"
     bench.audit()
 
@@ -175,7 +175,7 @@ def test_superseded_state_goes_first_unless_it_was_used():
         bench.tree.supersede_state(first)
         for _ in range(num_hits):
             bench.match("abx")
-        bench.tree.evict(0, 0, 1)
+        evict(bench.tree, 0, 0, 1)
         assert bench.with_states("old ab abcd") == ("ab abcd" if num_hits else "old abcd")
         bench.tree.supersede_state(first)  # whether or not it is still there
         bench.audit()
@@ -193,16 +193,16 @@ def test_held_state_is_evicted_neither_alone_nor_with_its_node(page_size):
     assert bench.state_counts() == (2, 1)
     assert (bench.tree.evictable_tokens, bench.tree.protected_tokens) == (2 * page_size, 4 * page_size)
     bench.audit()
-    assert bench.tree.evict(100, 0, 100) == Evicted(2 * page_size, 1, 0, 0, 2, 1)
-    assert bench.tree.evict_bytes(10**9, token_bytes=1, state_bytes=1) == Evicted(0, 0)
+    assert evict(bench.tree, 100, 0, 100) == Gone(2 * page_size, 1, 0, 0, 2, 1)
+    assert evict_bytes(bench.tree, 10**9, token_bytes=1, state_bytes=1) == Gone()
     assert bench.tree.clear() is False
     bench.tree.let_state_go(node)
-    assert bench.tree.evict(100, 0, 100) == Evicted(0, 0)
+    assert evict(bench.tree, 100, 0, 100) == Gone()
     bench.tree.let_state_go(node)
     assert bench.state_counts() == (1, 0)
     with pytest.raises(LockUnderflow):
         bench.tree.let_state_go(node)
-    assert bench.tree.evict(1) == Evicted(4 * page_size, 1, 0, 0, 1, 0)
+    assert evict(bench.tree, 1) == Gone(4 * page_size, 1, 0, 0, 1, 0)
     bench.audit()
 
 
@@ -213,11 +213,11 @@ def test_node_split_under_a_hold_keeps_it():
     bench.tree.hold_state(node)
     bench.cache("abx")
     assert (bench.tree.protected_tokens, bench.tree.evictable_tokens) == (4, 1)
-    bench.tree.evict(100, 0, 100)
+    evict(bench.tree, 100, 0, 100)
     assert bench.with_states("abcd") == "abcd"
     bench.tree.let_state_go(node)
     bench.audit()
-    assert bench.tree.evict(100).num_tokens == 4
+    assert evict(bench.tree, 100).num_tokens == 4
 
 
 def test_lock_keeps_no_state():
@@ -225,7 +225,7 @@ def test_lock_keeps_no_state():
     bench = Bench(8, num_states=2)
     node = bench.keep("abcd")
     bench.tree.lock(node)
-    assert bench.tree.evict(100, 0, 1) == Evicted(0, 0, 0, 0, 1, 1)
+    assert evict(bench.tree, 100, 0, 1) == Gone(0, 0, 0, 0, 1, 1)
     assert (bench.match("abcd").num_tokens, bench.match("abcd").num_found) == (0, 4)
     assert bench.tree.put_state(node, bench.states.alloc()) is True
     bench.tree.unlock(node)
@@ -241,14 +241,14 @@ def test_evict_bytes_takes_what_nobody_needs_then_the_oldest_of_all_sides():
     bench.cache("pqz")
     bench.tree.supersede_state(early)
     costs = {"token_bytes": 10, "window_token_bytes": 5, "state_bytes": 100}
-    gone = [bench.tree.evict_bytes(1, **costs) for _ in range(6)]
+    gone = [evict_bytes(bench.tree, 1, **costs) for _ in range(6)]
     assert gone == [
-        Evicted(0, 0, 2, 2),  # the windows of "ab", never needed: the oldest of what is of no use
-        Evicted(0, 0, 0, 0, 1, 1),  # the state of "abcd"
-        Evicted(0, 0, 2, 2),  # the windows of "ef"
-        Evicted(1, 1, 1),  # the leaf "z", without a state
-        Evicted(0, 0, 2, 2),  # the windows of "cd", needed at the end of "abcd", but before all that is left
-        Evicted(0, 0, 1, 1),  # the window of "p", needed at the end of "pq" only
+        Gone(0, 0, 2, 2),  # the windows of "ab", never needed: the oldest of what is of no use
+        Gone(0, 0, 0, 0, 1, 1),  # the state of "abcd"
+        Gone(0, 0, 2, 2),  # the windows of "ef"
+        Gone(1, 1, 1),  # the leaf "z", without a state
+        Gone(0, 0, 2, 2),  # the windows of "cd", needed at the end of "abcd", but before all that is left
+        Gone(0, 0, 1, 1),  # the window of "p", needed at the end of "pq" only
     ]
     assert late.state is not None
     bench.audit()
@@ -268,7 +268,7 @@ def test_state_is_never_put_at_the_root_or_a_node_that_is_gone():
     with pytest.raises(UseAfterFree, match="no state"):
         bench.tree.hold_state(bench.cache("xy").node)
     assert (bench.tree.num_states, node.state.hits) == (1, 0)
-    bench.tree.evict(100)
+    evict(bench.tree, 100)
     for call in (lambda: bench.tree.put_state(node, slot), lambda: bench.tree.hold_state(node)):
         with pytest.raises(UseAfterFree):
             call()
@@ -291,7 +291,7 @@ def test_tree_without_states_says_so():
         with pytest.raises(InvalidSize, match="states="):
             call()
     assert (bench.tree.num_states, bench.state_counts(), bench.tree.state_slots().size) == (0, (0, 0), 0)
-    assert bench.tree.evict(0, 0, 5) == Evicted(0, 0)
+    assert evict(bench.tree, 0, 0, 5) == Gone()
 
 
 def test_eviction_with_a_group_open_or_of_less_than_nothing_changes_nothing():
@@ -300,15 +300,15 @@ def test_eviction_with_a_group_open_or_of_less_than_nothing_changes_nothing():
     bench.keep("ab")
     with bench.allocator.defer_frees():
         with pytest.raises(OpenGroup):
-            bench.tree.evict(0, 0, 1)
+            evict(bench.tree, 0, 0, 1)
         with pytest.raises(OpenGroup):
-            bench.tree.evict_bytes(1, token_bytes=1)
+            evict_bytes(bench.tree, 1, token_bytes=1)
     for bad in ((-1, 1, 0, 0), (1, 0, 0, 0), (1, 1, -1, 0), (1, 1, 0, -1)):
         with pytest.raises(InvalidSize):
-            bench.tree.evict_bytes(bad[0], token_bytes=bad[1], window_token_bytes=bad[2], state_bytes=bad[3])
+            evict_bytes(bench.tree, bad[0], token_bytes=bad[1], window_token_bytes=bad[2], state_bytes=bad[3])
     with pytest.raises(InvalidSize):
-        bench.tree.evict(0, 0, -1)
-    assert (bench.tree.num_states, bench.tree.evicted) == (1, Evicted(0, 0))
+        evict(bench.tree, 0, 0, -1)
+    assert (bench.tree.num_states, in_tokens(bench.tree.evicted, bench.page_size)) == (1, Gone())
     bench.audit()
 
 
@@ -319,6 +319,6 @@ def test_state_freed_behind_the_tree_is_reported_before_anything_changes():
     bench.states.free(np.array([node.state.slot]))
     for num_tokens, num_states in ((1, 0), (0, 1)):
         with pytest.raises(DoubleFree):
-            bench.tree.evict(num_tokens, 0, num_states)
+            evict(bench.tree, num_tokens, 0, num_states)
         bench.tree.audit()
         assert (bench.tree.evictable_tokens, bench.tree.num_states) == (3, 1)

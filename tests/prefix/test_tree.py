@@ -7,6 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from prefix_bench import Bench
 
+from eviction_in_tokens import Gone, evict
 from kvstead.allocators import TokenAllocator
 from kvstead.errors import (
     DoubleFree,
@@ -17,7 +18,7 @@ from kvstead.errors import (
     RequestError,
     UseAfterFree,
 )
-from kvstead.prefix import Evicted, Insertion, Match, Namespace, PrefixTree
+from kvstead.prefix import Insertion, Match, Namespace, PrefixTree
 
 PAGE_SIZES = pytest.mark.parametrize("page_size", [1, 2, 3, 4, 64])
 
@@ -80,7 +81,7 @@ def test_results_are_plain_values():
     done = bench.cache("ab")
     assert done == Insertion(done.node, 4, 0)
     assert bench.match("ab") == Match(done.node, 4, 4)
-    assert bench.tree.evict(0) == Evicted(0, 0)
+    assert evict(bench.tree, 0) == Gone()
     with pytest.raises(AttributeError):
         done.num_tokens = 5
 
@@ -121,7 +122,7 @@ def test_policies_choose_as_their_names_say(policy, order):
     gone = []
     while bench.tree.evictable_tokens:
         before = bench.cached("a b c d").split()
-        assert bench.tree.evict(1) == Evicted(1, 1)
+        assert evict(bench.tree, 1) == Gone(1, 1)
         gone += set(before) - set(bench.cached("a b c d").split())
     assert " ".join(gone) == order
 
@@ -135,7 +136,7 @@ def test_priority_protects_the_whole_path_and_may_be_negative():
     bench.cache("m", priority=-1)
     order = []
     for _ in range(3):
-        bench.tree.evict(1)
+        evict(bench.tree, 1)
         order.append(bench.cached("ab xy xyz m"))
     assert order == ["ab xy xyz", "xy xyz", "xy"]
 
@@ -197,7 +198,7 @@ def test_evicted_or_foreign_nodes_are_refused():
     bench.cache("ab")
     found = bench.match("a")
     lower = bench.match("ab")
-    bench.tree.evict(1)
+    evict(bench.tree, 1)
     stranger = Bench(4).cache("a").node
     for node in (lower.node, stranger):
         for operation in (bench.tree.lock, bench.tree.unlock, bench.tree.slots):
@@ -215,9 +216,9 @@ def test_evict_refuses_what_cannot_work():
     bench = Bench(4)
     bench.cache("ab")
     with pytest.raises(InvalidSize, match="-1"):
-        bench.tree.evict(-1)
+        evict(bench.tree, -1)
     with bench.allocator.defer_frees(), pytest.raises(OpenGroup, match="End the group first"):
-        bench.tree.evict(1)
+        evict(bench.tree, 1)
     assert bench.tree.evictable_tokens == 2
     bench.audit()
 
@@ -231,7 +232,7 @@ def test_failed_free_leaves_the_tree_as_it_was(page_size):
     bench.cache("x")
     stolen = bench.tree.slots(node)[-page_size:]
     bench.allocator.free(stolen)
-    for operation in (lambda: bench.tree.evict(100 * page_size), bench.tree.clear):
+    for operation in (lambda: evict(bench.tree, 100 * page_size), bench.tree.clear):
         with pytest.raises(DoubleFree):
             operation()
         assert bench.cached("abc abd x") == "abc abd x"
@@ -254,5 +255,5 @@ def test_long_keys_and_deep_trees():
     tree.unlock(found.node)
     assert tree.slots(found).tolist() == row.tolist()
     tree.audit()
-    assert tree.evict(50_050) == Evicted(50_100, 501)
+    assert evict(tree, 50_050) == Gone(50_100, 501)
     tree.audit()

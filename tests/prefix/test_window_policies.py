@@ -3,8 +3,9 @@
 import pytest
 from prefix_bench import Bench
 
+from eviction_in_tokens import Gone, evict
 from kvstead.model.window import Window
-from kvstead.prefix import POLICIES, Evicted
+from kvstead.prefix import POLICIES
 
 EVERY_POLICY = pytest.mark.parametrize("policy", sorted(POLICIES))
 
@@ -13,7 +14,7 @@ def order_of(bench, words):
     """The letters of `words` in the order in which their windows go; no node leaves for that."""
     live, gone = "".join(bench.live(word) for word in words), ""
     while bench.tree.window_evictable_tokens:
-        assert bench.tree.evict(0, 1).num_nodes == 0
+        assert evict(bench.tree, 0, 1).num_nodes == 0
         bench.audit()
         now = "".join(bench.live(word) for word in words)
         gone += "".join(letter for letter, left in zip(live, now, strict=True) if letter != left)
@@ -113,11 +114,11 @@ def test_use_of_a_window_is_not_the_use_of_a_node():
     bench.cache("abcdefgh")
     bench.cache("xy")
     bench.match("abcdefgh")
-    assert bench.tree.evict(0, 2) == Evicted(0, 0, 4, 4)
+    assert evict(bench.tree, 0, 2) == Gone(0, 0, 4, 4)
     assert (bench.live("abcdefgh"), bench.live("xy")) == ("ab....gh", "xy")
-    assert bench.tree.evict(0, 2) == Evicted(0, 0, 2, 2)
+    assert evict(bench.tree, 0, 2) == Gone(0, 0, 2, 2)
     assert (bench.live("abcdefgh"), bench.live("xy")) == ("......gh", "xy")
-    assert bench.tree.evict(1).num_tokens == 2
+    assert evict(bench.tree, 1).num_tokens == 2
     assert (bench.live("abcdefgh"), bench.live("xy")) == ("......gh", "")
     bench.audit()
 
@@ -164,9 +165,9 @@ def test_leaf_that_was_joined_is_as_young_as_its_parent():
     bench.cache("abcd")
     bench.cache("x")
     bench.match("ab")
-    assert bench.tree.evict(0, 5) == Evicted(0, 0, 5, 5)
+    assert evict(bench.tree, 0, 5) == Gone(0, 0, 5, 5)
     assert len(list(bench.tree.root.below())) == 2
-    assert bench.tree.evict(1) == Evicted(4, 1)
+    assert evict(bench.tree, 1) == Gone(4, 1)
     assert bench.live("x") == "."
     bench.audit()
 
@@ -180,9 +181,9 @@ def test_window_that_was_joined_is_as_young_as_the_one_above():
     bench.match("abcd")
     bench.tree.loosen(node, 4, 6)
     assert len(list(bench.tree.root.below())) == 3
-    bench.tree.evict(0, 1)
+    evict(bench.tree, 0, 1)
     assert (bench.live("abcdef"), bench.live("x")) == ("..cdef", "x")
-    bench.tree.evict(0, 1)
+    evict(bench.tree, 0, 1)
     assert (bench.live("abcdef"), bench.live("x")) == ("......", "x")
     bench.tree.unlock(node, window_from=6)
     bench.audit()

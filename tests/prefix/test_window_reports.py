@@ -7,10 +7,11 @@ import pytest
 from prefix_bench import Bench
 from window_tree_model import longest_restorable
 
+from eviction_in_tokens import Gone, evict
 from kvstead.allocators import PureSWAAllocator
 from kvstead.errors import DoubleFree
 from kvstead.model.window import Window
-from kvstead.prefix import Evicted, PrefixTree
+from kvstead.prefix import PrefixTree
 
 PAGE_SIZES = pytest.mark.parametrize("page_size", [1, 2, 3, 4, 64])
 
@@ -64,7 +65,7 @@ def test_window_pool_exhausted_while_the_full_pool_has_room(page_size, ends, num
     bench.compute(4 * page_size)
     assert bench.room() == (48 * page_size, 0)
     assert bench.allocator.alloc(4 * page_size) is None
-    assert bench.tree.evict(0, 4 * page_size) == Evicted(0, 0, 4 * page_size, 4 * page_size)
+    assert evict(bench.tree, 0, 4 * page_size) == Gone(0, 0, 4 * page_size, 4 * page_size)
     assert bench.room() == (48 * page_size, 4 * page_size)
     assert bench.tree.evictable_tokens == 12 * page_size
     assert bench.window_counts() == (8 * page_size, 0, 4 * page_size)
@@ -93,8 +94,8 @@ def test_frontier_reaches_the_insert_boundary(page_size, span):
             assert bench.window_counts() == (boundary - frontier, 0, frontier)
             is_whole = frontier == 0 or boundary - frontier >= span
             assert bench.tree.match(tokens).num_tokens == (boundary if is_whole else 0)
-            gone = bench.tree.evict(boundary, boundary)
-            assert gone == Evicted(boundary, gone.num_nodes, boundary - frontier, 0)
+            gone = evict(bench.tree, boundary, boundary)
+            assert gone == Gone(boundary, gone.num_nodes, boundary - frontier, 0)
             assert bench.room() == (40 * page_size, 40 * page_size)
             bench.audit()
 
@@ -138,7 +139,7 @@ def test_freed_slots_cached_all_the_same():
     allocator.free_swa(row[:8])
     tree.insert(np.arange(12), row)
     with pytest.raises(DoubleFree):
-        tree.evict(12)
+        evict(tree, 12)
     assert (allocator.available_size(), tree.evictable_tokens) == (28, 12)
 
 
@@ -169,7 +170,7 @@ def test_tombstone_revived_a_thousand_times(page_size):
     slots = bench.tree.slots(node).tolist()
     num_tokens = 4 * page_size
     for _ in range(1000):
-        assert bench.tree.evict(0, num_tokens) == Evicted(0, 0, num_tokens, num_tokens)
+        assert evict(bench.tree, 0, num_tokens) == Gone(0, 0, num_tokens, num_tokens)
         assert bench.room() == (8 * page_size, 12 * page_size)
         other = bench.compute(num_tokens)  # so that windows move on
         assert bench.cache("abcd").num_shared == num_tokens
@@ -190,7 +191,7 @@ def test_node_evicted_with_part_of_its_window_dead(page_size):
         bench = Bench(5, page_size, window=Window(1))
         bench.cache("abcde", dead=[page for page in range(5) if dead[page]])
         assert bench.room() == (0, (5 - num_live) * page_size)
-        gone = [bench.tree.evict(full * page_size, window * page_size) for full, window in wish]
+        gone = [evict(bench.tree, full * page_size, window * page_size) for full, window in wish]
         assert sum(part.num_tokens for part in gone) == 5 * page_size
         assert sum(part.num_window_tokens for part in gone) == num_live * page_size
         assert bench.room() == (5 * page_size, 5 * page_size)

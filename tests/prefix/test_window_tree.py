@@ -5,6 +5,7 @@ import pytest
 from prefix_bench import Bench
 from window_tree_model import PIECE
 
+from eviction_in_tokens import Gone, evict
 from kvstead.allocators import PagedAllocator
 from kvstead.errors import (
     AuditError,
@@ -18,7 +19,7 @@ from kvstead.errors import (
     UseAfterFree,
 )
 from kvstead.model.window import Window
-from kvstead.prefix import Evicted, Match, Namespace, PrefixTree
+from kvstead.prefix import Match, Namespace, PrefixTree
 
 PAGE_SIZES = pytest.mark.parametrize("page_size", [1, 2, 3, 4, 64])
 WINDOWS = [Window(span, is_chunked) for span in range(1, 10) for is_chunked in (False, True)]
@@ -38,7 +39,7 @@ def test_lock_keeps_the_window_that_its_node_needs(page_size):
         kept = (end - first_page) * page_size
         assert bench.tree.protected_tokens == end * page_size
         assert bench.window_counts() == (8 * page_size - kept, kept, 0)
-        assert bench.tree.evict(0, 100).num_window_tokens == 8 * page_size - kept
+        assert evict(bench.tree, 0, 100).num_window_tokens == 8 * page_size - kept
         assert bench.live(word) == "." * first_page + word[first_page:end] + "." * (8 - end)
         assert bench.tree.slots(node).tolist() == slots
         bench.tree.unlock(node)
@@ -59,12 +60,12 @@ def test_lock_that_is_loosened_keeps_the_rest_of_its_window(page_size):
             bench.tree.loosen(node, since, to)
             since = to
             kept = max(0, end - to // page_size * page_size)
-            bench.tree.evict(100, 100)
+            evict(bench.tree, 100, 100)
             assert bench.window_counts() == (0, kept, end - kept)
             assert (bench.tree.protected_tokens, bench.tree.evictable_tokens) == (end, 0)
             bench.audit()
         bench.tree.unlock(node, window_from=since)
-        gone = bench.tree.evict(end)
+        gone = evict(bench.tree, end)
         assert (gone.num_tokens, gone.num_window_tokens, gone.num_tombstoned) == (end, kept, 0)
         bench.audit()
 
@@ -77,7 +78,7 @@ def test_two_locks_of_one_node_are_loosened_apart():
         for to in (12, 14):
             bench.tree.lock(node)
             bench.tree.loosen(node, 10, to)
-        bench.tree.evict(0, 100)
+        evict(bench.tree, 0, 100)
         assert bench.live("abcdefghijklmnop") == "............mnop"
         bench.tree.unlock(node, window_from=first)
         assert bench.tree.window_protected_tokens == 16 - second
@@ -112,7 +113,7 @@ def test_lock_on_tombstones():
     bench.cache("abcd", dead=[1])
     assert bench.live("abcd") == "a.cd"
     assert bench.window_counts() == (4, 2, 2)  # "a" and "d" are not needed at the end of "abc"
-    assert bench.tree.evict(100, 100) == Evicted(2, 1, 4, 2)
+    assert evict(bench.tree, 100, 100) == Gone(2, 1, 4, 2)
     assert bench.live("abcd") == "..c"
     bench.tree.unlock(node)
     assert bench.window_counts() == (2, 0, 4)
@@ -125,16 +126,16 @@ def test_windows_alone_go_in_pieces_of_a_window(page_size):
     bench = Bench(60, page_size, window=Window(3 * page_size))
     word = "".join(chr(1000 + i) for i in range(60))
     bench.cache(word)
-    assert bench.tree.evict(0, 0) == Evicted(0, 0)
+    assert evict(bench.tree, 0, 0) == Gone()
     piece = 3 * PIECE
     for num_tokens, num_pages in ((1, piece), (piece * page_size, piece), (10 * page_size + 1, 11), (1, piece)):
         before = bench.live(word).count(".")
-        gone = bench.tree.evict(0, num_tokens)
-        assert gone == Evicted(0, 0, num_pages * page_size, num_pages * page_size)
+        gone = evict(bench.tree, 0, num_tokens)
+        assert gone == Gone(0, 0, num_pages * page_size, num_pages * page_size)
         assert bench.live(word) == "." * (before + num_pages) + word[before + num_pages :]
         bench.audit()
-    assert bench.tree.evict(0, 10_000).num_window_tokens == (49 - 3 * piece) * page_size
-    assert bench.tree.evict(0, 1) == Evicted(0, 0)
+    assert evict(bench.tree, 0, 10_000).num_window_tokens == (49 - 3 * piece) * page_size
+    assert evict(bench.tree, 0, 1) == Gone()
     assert bench.tree.evictable_tokens == 60 * page_size
 
 
@@ -144,11 +145,11 @@ def test_full_nodes_count_for_the_window_side(page_size):
     bench = Bench(12, page_size, window=Window(page_size))
     for word in ("abcd", "efgh", "ijkl"):
         bench.cache(word, dead=[0])
-    gone = bench.tree.evict(1, 3 * page_size)
-    assert gone == Evicted(page_size, 1, 3 * page_size, 2 * page_size)
+    gone = evict(bench.tree, 1, 3 * page_size)
+    assert gone == Gone(page_size, 1, 3 * page_size, 2 * page_size)
     assert (bench.live("abcd"), bench.live("efgh"), bench.live("ijkl")) == ("...", ".fgh", ".jkl")
-    gone = bench.tree.evict(1, 5 * page_size)
-    assert gone == Evicted(3 * page_size, 1, 5 * page_size, 5 * page_size)
+    gone = evict(bench.tree, 1, 5 * page_size)
+    assert gone == Gone(3 * page_size, 1, 5 * page_size, 5 * page_size)
     assert (bench.live("abcd"), bench.live("efgh"), bench.live("ijkl")) == ("", "....", "...l")
     bench.audit()
 
@@ -160,7 +161,7 @@ def test_paths_stay_short(page_size):
     word = "".join(chr(1000 + i) for i in range(101))
     bench.cache(word)
     for num_gone in range(PIECE, 101, PIECE):
-        assert bench.tree.evict(0, 1).num_tombstoned == PIECE * page_size
+        assert evict(bench.tree, 0, 1).num_tombstoned == PIECE * page_size
         assert len(list(bench.tree.root.below())) <= num_gone / 4 + 3
     bench.cache(word)
     assert bench.live(word) == word
@@ -173,7 +174,7 @@ def test_nodes_that_were_joined_are_gone():
     bench = Bench(4, window=Window(1))
     bench.cache("abcd")
     upper, lower = bench.match("ab").node, bench.match("abcd").node
-    bench.tree.evict(0, 4)
+    evict(bench.tree, 0, 4)
     assert bench.live("abcd") == "...."
     (node,) = bench.tree.root.below()
     assert node is lower
@@ -191,7 +192,7 @@ def test_pinned_nodes_are_not_joined():
     node = bench.match("ab").node
     bench.tree.lock(node)
     bench.tree.loosen(node, 1, 2)
-    bench.tree.evict(0, 4)
+    evict(bench.tree, 0, 4)
     assert bench.live("abcd") == "...."
     assert sorted(other.end for other in bench.tree.root.below()) == [2, 4]
     bench.tree.unlock(node, window_from=2)
@@ -255,10 +256,10 @@ def test_evict_refuses_what_cannot_work_for_windows():
     bench = Bench(4, window=Window(1))
     bench.cache("ab")
     for wish in ((1, -1), (-1, 1), (0, -5)):
-        with pytest.raises(InvalidSize, match=f"{wish[0]} and {wish[1]}"):
-            bench.tree.evict(*wish)
+        with pytest.raises(InvalidSize, match=f"'full': {wish[0]}, 'window': {wish[1]}"):
+            evict(bench.tree, *wish)
     with bench.allocator.defer_frees(), pytest.raises(OpenGroup, match="End the group first"):
-        bench.tree.evict(0, 1)
+        evict(bench.tree, 0, 1)
     assert bench.live("ab") == "ab"
     bench.audit()
 
@@ -270,7 +271,7 @@ def test_failed_free_leaves_the_windows_as_they_were(page_size):
     bench.cache("abc")
     node = bench.cache("abd").node
     bench.allocator.free_segment(bench.tree.slots(node)[-page_size:], start_pos=0)
-    for operation in (lambda: bench.tree.evict(100 * page_size, 100 * page_size), bench.tree.clear):
+    for operation in (lambda: evict(bench.tree, 100 * page_size, 100 * page_size), bench.tree.clear):
         with pytest.raises(DoubleFree):
             operation()
         assert (bench.live("abc"), bench.live("abd")) == ("abc", "ab.")
@@ -314,8 +315,8 @@ def test_tree_without_a_window_has_no_window_side():
     bench.tree.unlock(node, window_from=2)
     assert bench.window_counts() == (0, 0, 0)
     assert bench.match("abcd") == Match(node, 3, 3)
-    assert bench.tree.evict(0, 3) == Evicted(0, 0)
-    assert bench.tree.evict(3, 3) == Evicted(3, 1)
+    assert evict(bench.tree, 0, 3) == Gone()
+    assert evict(bench.tree, 3, 3) == Gone(3, 1)
 
 
 @PAGE_SIZES
@@ -380,7 +381,7 @@ def test_unlock_that_lets_go_less_than_its_lock_keeps(page_size):
         with pytest.raises(LockUnderflow):
             bench.tree.loosen(node, wrong, 100 * page_size)
     for to in (page_size, -page_size):
-        with pytest.raises(InvalidSize, match="cannot go back"):
+        with pytest.raises(InvalidSize, match="cannot move back"):
             bench.tree.loosen(node, 2 * page_size, to)
     assert (bench.window_counts(), len(list(bench.tree.root.below()))) == before
     bench.audit()

@@ -6,6 +6,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from prefix_model import keyed_nodes
 from window_tree_model import PIECE, WindowTreeModel
 
+from eviction_in_tokens import evict
 from kvstead.allocators import SWAAllocator
 from kvstead.errors import LockUnderflow, OpenGroup
 from kvstead.model.window import Window
@@ -50,7 +51,7 @@ class WindowTreeMachine(RuleBasedStateMachine):
             short = max(0, num_tokens - self.allocator.full_available_size())
             window_short = max(0, num_tokens - self.allocator.swa_available_size())
             suffices = short <= self.tree.evictable_tokens and window_short <= self.tree.window_evictable_tokens
-            assert self.tree.evict(short, window_short) == self.model.evict(short, window_short)
+            assert evict(self.tree, short, window_short) == self.model.evict(short, window_short)
             slots = self.allocator.alloc(num_tokens)
             assert (slots is not None) is suffices
         return None if slots is None else slots.numpy()
@@ -169,7 +170,7 @@ class WindowTreeMachine(RuleBasedStateMachine):
         kept = {key for key in self.model.pages if self.model.num_window_locks(key) and self.model.pages[key].is_live}
         evictable, window_evictable = self.tree.evictable_tokens, self.tree.window_evictable_tokens
         room, window_room = self.allocator.full_available_size(), self.allocator.swa_available_size()
-        gone = self.tree.evict(num_tokens, num_window_tokens)
+        gone = evict(self.tree, num_tokens, num_window_tokens)
         assert gone == self.model.evict(num_tokens, num_window_tokens)
         assert gone.num_tokens >= min(num_tokens, evictable)
         assert gone.num_window_tokens >= min(num_window_tokens, window_evictable)
@@ -186,7 +187,7 @@ class WindowTreeMachine(RuleBasedStateMachine):
         """An open free group makes eviction an error, and a clear is refused."""
         with self.allocator.defer_frees():
             with pytest.raises(OpenGroup):
-                self.tree.evict(0, self.page_size)
+                evict(self.tree, 0, self.page_size)
             assert self.tree.clear() is False
 
     @rule()

@@ -16,7 +16,7 @@ from typing import NamedTuple, Protocol
 
 from kvstead.allocators import PagedAllocator, SWAAllocator
 from kvstead.arena import Chain
-from kvstead.prefix import Evicted, PrefixTree
+from kvstead.prefix import PrefixTree
 
 FULL, WINDOW, STATE = "full", "window", "state"  # the pools of a chain
 ONLY_AN_END_HELPS = 2**62
@@ -124,7 +124,7 @@ class SeparateRoom:
         if not self.has(demand):
             return False
         pages, windows, states = (max(0, want - have) for want, have in zip(demand, free, strict=True))
-        tree.evict(pages * self._page_size, windows * self._page_size, states)
+        tree.evict({FULL: pages, WINDOW: windows, STATE: states})
         return True
 
     def lack(self, demand: Demand, evictable: Demand | None = None) -> int:
@@ -198,13 +198,8 @@ class SharedRoom:
             return False
         each = self._page_bytes
         while short:
-            gone = self._tree.evict_bytes(
-                short,
-                token_bytes=each.pages // self._page_size,
-                window_token_bytes=each.windows // self._page_size,
-                state_bytes=each.states,
-            )
-            if gone == Evicted(0, 0):  # while pages may not move, `has` can say too much
+            gone = self._tree.evict_bytes(short, {FULL: each.pages, WINDOW: each.windows, STATE: each.states})
+            if not any(gone.pages.values()):  # while pages may not move, `has` can say too much
                 return False
             short = self.chain.shortfall(wanted)
         return True

@@ -208,7 +208,7 @@ class Recorder:
         longer = self._generated > 1
         tpot = (last - first)[longer] / (self._generated[longer] - 1)
         manager, by_side = self._manager, self._meter.mean_by_side()
-        chain = manager.chain
+        chain, evicted = manager.chain, manager.evicted
         return ReplayResult(
             trace=self._trace,
             total=len(self._trace),
@@ -221,11 +221,11 @@ class Recorder:
             hit_tokens=self._hit_tokens,
             lost_tokens=self._lost_tokens,
             prompt_tokens=self._prompt_tokens,
-            evicted_tokens={FULL_SIDE: manager.evicted.num_tokens, WINDOW_SIDE: manager.evicted.num_window_tokens},
-            tombstoned_tokens=manager.evicted.num_tombstoned,
+            evicted_tokens={side: evicted.pages[side] * manager.page_size for side in (FULL_SIDE, WINDOW_SIDE)},
+            tombstoned_tokens=evicted.alone[WINDOW_SIDE] * manager.page_size,
             tombstone_tokens=manager.tree.num_tombstone_tokens,
-            evicted_states=manager.evicted.num_states,
-            evicted_states_alone=manager.evicted.num_states_alone,
+            evicted_states=evicted.pages[STATE_SIDE],
+            evicted_states_alone=evicted.alone[STATE_SIDE],
             output_tokens=int(self._generated.sum()),
             page_size=manager.page_size,
             total_bytes=manager.total_bytes,
