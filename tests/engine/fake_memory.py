@@ -8,7 +8,7 @@ import numpy as np
 import torch
 
 from kvstead.arena import PoolChain
-from kvstead.engine.room import FULL, STATE, WINDOW
+from kvstead.pages.amounts import FULL, STATE, WINDOW
 
 POISON = -1  # all bits set: in floating point no number
 TORN = -2  # what is read where the bytes of one entry do not agree

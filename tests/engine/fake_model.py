@@ -15,9 +15,9 @@ import numpy as np
 from fake_memory import EMPTY, memory_of
 
 from kvstead.engine import KVCacheManager, Step
-from kvstead.engine.room import FULL, STATE, WINDOW
 from kvstead.kernels import host
 from kvstead.model import ModelLayout
+from kvstead.pages.amounts import FULL, STATE, WINDOW
 from kvstead.prefix import Namespace
 from tiny_model import VOCABULARY
 

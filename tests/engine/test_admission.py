@@ -3,10 +3,10 @@
 import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
+from scenario import PAGE
 
 from kvstead.engine import Request
 from kvstead.engine.admission import Admission
-from kvstead.engine.room import PAGE
 from tiny_model import tiny_manager
 
 ROWS = st.lists(st.tuples(st.integers(1, 12), st.integers(1, 8), st.integers(0, 12), st.booleans()), max_size=4)
@@ -39,9 +39,9 @@ def test_request_fits_beside_what_is_promised(page_size, headroom, rows, length,
     asking = Request(9, np.full(length, 1), new, tokens=np.full(length, 1))
     needed = pages(min(length + headroom, length + new)) + promised if rows else pages(length)
     used = manager.match([2]).row
-    manager.extend([used], [max(0, manager.room.most(PAGE) - spare) * page_size])
+    manager.extend([used], [max(0, manager.capacity.most(PAGE) - spare) * page_size])
     fits = admission.fits(asking, prefilling, np.array(decoding, dtype=np.int64), ends)
-    assert fits == (needed <= manager.room.most(PAGE))
+    assert fits == (needed <= manager.capacity.most(PAGE))
 
 
 @given(st.sampled_from([1, 2, 4]), st.integers(1, 30), st.integers(1, 30), st.integers(0, 30))

@@ -3,11 +3,10 @@
 import numpy as np
 import pytest
 from fake_model import FakeRunner, LateRunner, generate
-from scenario import decode, open_row, peeked, prompt_of, run
+from scenario import PAGE, decode, open_row, peeked, prompt_of, run
 
 from eviction_in_tokens import evict
 from kvstead.engine import Request, Scheduler, Status
-from kvstead.engine.room import PAGE
 from kvstead.errors import LockUnderflow, StaleRow
 from tiny_model import tiny_manager
 
@@ -47,7 +46,7 @@ def test_retraction_compares_tokens_where_pages_are_taken(page_size, prefix_cach
     scheduler.step(runner)
     assert scheduler.num_retractions == 1
     assert [request.status for request in requests] == [Status.DECODE, Status.DECODE, Status.WAITING]
-    assert manager.room.most(PAGE) == 1
+    assert manager.capacity.most(PAGE) == 1
     assert requests[2].output.tolist() == generate(requests[2].prompt, 1)
     run(scheduler, runner)
     assert [request.output.tolist() for request in requests] == [generate(r.prompt, 3) for r in requests]
@@ -196,11 +195,11 @@ def test_speculative_cycles_leak(page_size):
         for _ in range(4):
             computed, held = int(manager.computed[row]), int(manager.table.lengths[row])
             wanted = computed + int(rng.integers(1, 9))
-            free = manager.room.most(PAGE)
+            free = manager.capacity.most(PAGE)
             if wanted > held:
                 new = manager.extend([row], [wanted])
                 assert new.numel() == wanted - held
-            assert free - manager.room.most(PAGE) == max(0, -(-wanted // page_size) - -(-held // page_size))
+            assert free - manager.capacity.most(PAGE) == max(0, -(-wanted // page_size) - -(-held // page_size))
             accepted = int(rng.integers(1, wanted - computed + 1))
             manager.append(row, rng.integers(0, 5, accepted - 1))
             manager.commit([row], [computed + accepted], [1])
@@ -395,7 +394,7 @@ def test_row_is_recycled_while_a_step_still_uses_it(page_size, prefix_cache):
     assert not manager.flush()
     scheduler.process(second, [4])
     assert manager.table.num_free == 1
-    assert manager.room.most(PAGE) == 16
+    assert manager.capacity.most(PAGE) == 16
     assert request.output.tolist() == [3]
     third = scheduler.schedule()
     assert third.chunks[0].request is waits

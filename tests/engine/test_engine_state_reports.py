@@ -11,7 +11,8 @@ from scenario import compute, decode, open_row, prompt_of, run
 
 from eviction_in_tokens import evict, in_tokens
 from kvstead.engine import KVCacheManager, Request, Scheduler, Status
-from kvstead.engine.room import ONE_STATE, PAGE, Demand
+from kvstead.engine.row_states import ONE_STATE
+from kvstead.pages.amounts import Amounts
 from tiny_model import tiny_manager, tiny_state_layout, tiny_window_layout
 
 PAGE_SIZES = pytest.mark.parametrize("page_size", [1, 2, 4])
@@ -152,7 +153,7 @@ def test_match_is_all_or_nothing(pool_layout):
     for num_rows, num_states in ((4, 3), (3, 4), (3, 3)):
         options = {"max_requests": num_rows, "storage": False}
         manager = with_states(num_states, **options) if pool_layout == "static" else shared(0, num_states, **options)
-        most = min(num_rows, manager.room.most(ONE_STATE))
+        most = min(num_rows, manager.capacity.most(ONE_STATE))
         rows = [manager.match([first]).row for first in range(most)]
         before = manager.stats(), manager.table.num_free, free_states(manager)
         assert manager.match([OTHER]) is None
@@ -199,7 +200,7 @@ def test_who_runs_alone_is_admitted_beside_any_cache(interval, make_runner, over
     for make in memories:
         fence = Fence()
         manager = make(fence)
-        if num_served == 3 or not manager.room.holds(Demand(12, 0, 1)):
+        if num_served == 3 or not manager.capacity.holds(Amounts(full=12, state=1)):
             continue
         num_served += 1
         scheduler, runner = Scheduler(manager, chunk_tokens=7, overlap=overlap), make_runner(manager)
@@ -313,7 +314,7 @@ def test_state_gets_the_bytes_that_only_cached_tokens_hold(state_rows, eager):
         stays, goes = rows[order], rows[1 - order]
         manager.finish(goes)
         for first in range(2, 40):
-            if manager.room.most(ONE_STATE) == 0 or not manager.chain.fits({"state": 1}):
+            if manager.capacity.most(ONE_STATE) == 0 or not manager.chain.fits({"state": 1}):
                 break
             leave(manager, prompt_of(7, first=first))
         compute(manager, stays, 10 + manager.growth(stays, 0))
@@ -335,7 +336,7 @@ def test_nothing_is_evicted_for_a_state_that_may_not_be_placed():
     moves = []
     manager = shared(40, 2, storage=False, may_move=lambda: not moves)
     rows = [open_row(manager, prompt_of(3, first=first)) for first in range(2)]
-    while manager.room.most(PAGE):
+    while manager.capacity.most(Amounts(full=1)):
         if manager.extend([rows[0]], [int(manager.table.lengths[rows[0]]) + 1]) is None:
             break
     moves.append(1)
@@ -350,14 +351,14 @@ def test_borrowed_bytes_are_neither_negative_nor_promised_twice(page_size):
     """What could be had of each side is never below 0, shrinks by what another side takes, and can be had."""
     manager = shared(64, 0, page_size, layout=tiny_window_layout(6), storage=False)
     row = manager.match(prompt_of(3)).row
-    page = Demand(1, 1)
-    most = manager.room.most(page)
+    page = Amounts(full=1, window=1)
+    most = manager.capacity.most(page)
     while manager.extend([row], [int(manager.table.lengths[row]) + page_size]) is not None:
-        now = manager.room.most(page)
+        now = manager.capacity.most(page)
         assert 0 <= now <= most
-        assert manager.room.has(page.times(now))
-        assert not manager.room.has(page.times(now + 1))
-        assert min(manager.room.most(PAGE), manager.window_room()) >= now
+        assert manager.capacity.has(page.times(now))
+        assert not manager.capacity.has(page.times(now + 1))
+        assert min(manager.capacity.most(Amounts(full=1)), manager.window_room()) >= now
         most = now
         manager.commit([row], [min(3, int(manager.table.lengths[row]))], [1])
     assert most == 0

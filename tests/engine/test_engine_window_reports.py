@@ -3,11 +3,10 @@
 import numpy as np
 import pytest
 from fake_model import FakeRunner, LateRunner, generate
-from scenario import compute, decode, open_row, prompt_of, run
+from scenario import PAGE, compute, decode, open_row, prompt_of, run
 
 from eviction_in_tokens import Gone, in_tokens
 from kvstead.engine import Request, Scheduler, Status
-from kvstead.engine.room import PAGE
 from tiny_model import tiny_manager, tiny_window_layout
 
 SPANS = pytest.mark.parametrize("span", range(1, 10))
@@ -210,7 +209,7 @@ def test_windows_run_out_while_the_full_side_has_room(span, page_size):
     assert manager.tree.window_evictable_tokens == 3 * node
     row = open_row(manager, prompt_of(node, 1))
     assert free_slots(manager) == (12 * node, 0)
-    assert manager.room.most(PAGE) * page_size == 15 * node
+    assert manager.capacity.most(PAGE) * page_size == 15 * node
     assert manager.window_room() * page_size == 3 * node
     assert manager.extend([row], [2 * node]) is not None
     assert free_slots(manager) == (11 * node, 0)
@@ -238,7 +237,7 @@ def test_windows_that_are_needed_are_no_room(span, page_size):
     assert manager.extend([row], [2 * node]) is not None  # what the matched one does not read
     assert manager.extend([row], [2 * node + 1]) is None
     assert manager.decode([row]) is None
-    assert (manager.room.most(PAGE) * page_size, manager.window_room()) == (11 * node, 0)
+    assert (manager.capacity.most(PAGE) * page_size, manager.window_room()) == (11 * node, 0)
     assert manager.tree.evictable_tokens == 0
     assert manager.tree.window_protected_tokens == node
     manager.audit()

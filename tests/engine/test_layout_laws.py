@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from kvstead.engine import KVCacheManager
-from kvstead.engine.room import FULL, STATE, WINDOW, Demand
 from kvstead.errors import LayoutError
+from kvstead.pages.amounts import FULL, WINDOW, Amounts
 from tiny_model import tiny_layout, tiny_state_layout, tiny_window_layout
 
 LAYOUTS = {
@@ -117,12 +117,9 @@ def test_arena_refuses_only_what_no_placement_has_room_for(kind, page_size):
                 num_pages = manager.pages(end) - manager.pages(int(manager.table.lengths[row]))
                 if manager.extend([row], [end]) is None:
                     num_refused += 1
-                    gone = {FULL: tree.evictable_tokens // page_size, WINDOW: tree.window_evictable_tokens // page_size}
-                    gone[STATE] = tree.evictable_states
                     want = {FULL: num_pages, WINDOW: num_pages}
-                    pools = manager.chain.pools
-                    gone, want = ({name: n for name, n in counts.items() if name in pools} for counts in (gone, want))
-                    assert not manager.chain.fits(want, without=gone)
+                    want = {name: count for name, count in want.items() if name in manager.chain.pools}
+                    assert not manager.chain.fits(want, without=tree.evictable())
                     assert manager.row_states is None or manager.row_states.num_kept == 0
                 else:
                     manager.commit([row], [end], [0])
@@ -150,6 +147,6 @@ def test_memory_that_is_named_as_enough_is_enough(kind, page_size):
                 enough = re.search(r"([\d,]+) are enough", str(error))
                 KVCacheManager(layout, int(enough[1].replace(",", "")), **options)
             else:
-                least = Demand(1, int(manager.window is not None), int(manager.state_bytes > 0))
-                assert manager.room.holds(least)
-                assert manager.room.has(least)
+                least = Amounts(dict.fromkeys(manager.plan.sides, 1))
+                assert manager.capacity.holds(least)
+                assert manager.capacity.has(least)

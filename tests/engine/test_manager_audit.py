@@ -57,7 +57,7 @@ def forget_a_lock(manager, rows):
 
 
 def lock_elsewhere(manager, rows):
-    manager._node[rows[0]] = manager.tree.root
+    manager.rows.node[rows[0]] = manager.tree.root
 
 
 def swap_shared_slots(manager, rows):

@@ -6,9 +6,8 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 from manager_model import ManagerModel
-from scenario import peeked
+from scenario import PAGE, peeked
 
-from kvstead.engine.room import PAGE
 from kvstead.errors import InvalidSize, OpenGroup, RequestError, RowOverflow, StaleRow
 from kvstead.prefix import Namespace
 from tiny_model import tiny_manager
@@ -314,7 +313,7 @@ class ManagerMachine(RuleBasedStateMachine):
         parked = list(model.parked or ())
         assert len({*own, *shared, *parked}) == len(own) + len(shared) + len(parked)
         assert manager.tree.held_pages().tolist() == sorted(shared)
-        assert manager.room.most(PAGE) == model.room()
+        assert manager.capacity.most(PAGE) == model.room()
         self.check_stats()
 
     def check_stats(self):

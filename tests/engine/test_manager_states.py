@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from kvstead.engine import KVCacheManager
-from kvstead.engine.room import STATE
+from kvstead.pages.amounts import STATE
 from tiny_model import tiny_state_layout
 
 TOKENS = st.one_of(  # prefixes of one prompt, and others that part from it somewhere

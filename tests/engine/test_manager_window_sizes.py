@@ -110,7 +110,7 @@ PURE = tiny_window_layout(5, pure=True)
         (PURE, {"num_bytes": 4096, "expected_length": 9}, InvalidSize, "nothing to divide"),
         (PURE, {"num_slots": 15}, LayoutError, "Give 1024 bytes or more"),
         (tiny_layout(), {"num_slots": 64, "num_window_slots": 64}, InvalidSize, "nothing to divide"),
-        (WINDOWED, {"num_slots": 64, "num_states": 2}, InvalidSize, "keeps no states"),
+        (WINDOWED, {"num_slots": 64, "num_states": 2}, InvalidSize, "num_states"),
         (WINDOWED, {"num_slots": 64, "pool_layout": "unified"}, InvalidSize, "sized by num_bytes alone"),
         (WINDOWED, {"num_bytes": 4096, "window_ratio": 0.5, "pool_layout": "ideal"}, InvalidSize, "divides nothing"),
         (WINDOWED, {"num_bytes": 4096, "pool_layout": "shared"}, InvalidSize, "'shared'"),

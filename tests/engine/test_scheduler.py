@@ -3,10 +3,9 @@
 import numpy as np
 import pytest
 from fake_model import FakeRunner, generate
-from scenario import prompt_of
+from scenario import PAGE, prompt_of
 
 from kvstead.engine import Request, Scheduler, Status
-from kvstead.engine.room import PAGE
 from kvstead.errors import InvalidSize, RequestError
 from tiny_model import tiny_manager
 
@@ -218,7 +217,7 @@ def test_prompt_goes_on_in_its_last_page_without_room(page_size):
     scheduler.step(runner)
     other = manager.match(prompt_of(1, 9)).row
     manager.extend([other], [4 * page_size])
-    assert manager.room.most(PAGE) == 0
+    assert manager.capacity.most(PAGE) == 0
     chunk = scheduler.schedule().chunks[0]
     assert (chunk.start, chunk.end) == (page_size + 1, 2 * page_size)
 

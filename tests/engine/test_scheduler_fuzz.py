@@ -7,9 +7,9 @@ import pytest
 from fake_model import FakeRunner, LateRunner, generate
 from hypothesis import given
 from hypothesis import strategies as st
+from scenario import PAGE
 
 from kvstead.engine import Request, Scheduler, Status
-from kvstead.engine.room import PAGE
 from kvstead.prefix import Namespace
 from tiny_model import tiny_manager, tiny_window_layout
 
@@ -156,8 +156,8 @@ def check_all_is_back(memory, manager):
     allocator = manager.allocator
     assert manager.table.live_rows().size == 0
     assert allocator.parked_size() == 0
-    assert manager.room.most(PAGE) == manager.num_slots // memory.page_size
-    assert memory.num_pages in {0, manager.room.most(PAGE)}
+    assert manager.capacity.most(PAGE) == manager.num_slots // memory.page_size
+    assert memory.num_pages in {0, manager.capacity.most(PAGE)}
     if memory.span:
         assert allocator.swa_parked_size() == 0
         assert manager.window_room() == memory.num_window_pages
