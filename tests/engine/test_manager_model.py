@@ -210,11 +210,11 @@ class ManagerMachine(RuleBasedStateMachine):
     def end_row(self, number, how):
         """End a row in one of three ways."""
         row = self.model.rows[number]
-        released = self.manager.num_released
+        released = self.manager.rows.num_released
         told = getattr(self.manager, how)(number)
         assert (told is None) == (how != "retract")
         assert told is None or told.tolist() == row.tokens
-        assert self.manager.num_released == released + 1
+        assert self.manager.rows.num_released == released + 1
         if how != "abort":
             self.model.cache(row)
         self.model.end(number)

@@ -10,13 +10,11 @@ decode step that does not fit all the same retracts a request.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import numpy as np
 
 from kvstead.engine.manager import KVCacheManager
 from kvstead.engine.request import Request
-from kvstead.kernels.array_types import IntArray
+from kvstead.engine.running import RunningRequests
 from kvstead.model.window import Window
 from kvstead.pages.amounts import FULL, STATE, WINDOW, Amounts
 
@@ -35,9 +33,10 @@ class Admission:
         self.decode_headroom = decode_headroom
         self._capacity = manager.capacity
         self._memory = manager.memory
+        self._rows = manager.rows
         window = manager.window
         self._most_windows = 0 if window is None else window.pages(manager.page_size) - (not overlap)
-        # The last refusal: `manager.num_released` then, whether pages could have moved for it, by how much `slack` was
+        # The last refusal: `rows.num_released` then, whether pages could have moved for it, by how much `slack` was
         # too small, and its least since.
         self._refused_at = -1
         self._could_move = True
@@ -63,28 +62,27 @@ class Admission:
             return f"{wants} exceed the longest row of {manager.table.width}"
         return ""
 
-    def fits(self, request: Request, prefilling: Sequence[Request], decoding: IntArray, ends: IntArray) -> bool:
+    def fits(self, request: Request, running: RunningRequests) -> bool:
         """Whether the rest of the prompt fits beside what is promised to running requests.
 
-        prefilling: running requests in the middle of their prompt. decoding: rows of the others. ends: int64[*], by
-        row, the tokens at which it ends. A request that would run alone needs its prompt only.
+        A request that would run alone needs its prompt only.
         """
         manager = self.manager
         known = int(request.tokens.size)
         seen = manager.peek(request.tokens, namespace=request.namespace)
         pages = manager.pages(known) - seen.num_cached // manager.page_size
         windows = 0 if manager.window is None else 1
-        if prefilling or decoding.size:
+        if running.active:
             pages += manager.pages(self._with_headroom(request)) - manager.pages(known)
-            pages += self._promised(prefilling, decoding, ends)
+            pages += self._promised(running)
             if manager.window is not None:
                 windows = self._window_pages(manager.window, request, seen.num_cached)
-                windows += self._promised_windows(prefilling, decoding, ends)
+                windows += self._promised_windows(running)
         self._lacking = self._capacity.lack(self._demand(pages, windows), seen.evictable)
         if self._lacking == 0:
             self.forget_refusal()
             return True
-        self._refused_at = manager.num_released
+        self._refused_at = self._rows.num_released
         self._could_move = self._memory.may_move()
         self._least = self._capacity.slack()
         return False
@@ -95,7 +93,7 @@ class Admission:
         Most comes back when requests end; the window side also when a prompt's chunk is computed. Where pages could
         not move at the refusal and may now, the request is looked at again.
         """
-        if self._refused_at != self.manager.num_released or (not self._could_move and self._memory.may_move()):
+        if self._refused_at != self._rows.num_released or (not self._could_move and self._memory.may_move()):
             return False
         slack = self._capacity.slack()
         self._least = min(self._least, slack)
@@ -110,14 +108,15 @@ class Admission:
         wanted = Amounts({FULL: pages, WINDOW: windows, STATE: 1})
         return Amounts({side: wanted[side] for side in self.manager.plan.sides})
 
-    def _promised(self, prefilling: Sequence[Request], decoding: IntArray, ends: IntArray) -> int:
+    def _promised(self, running: RunningRequests) -> int:
         """Pages that running requests will take: rests of prompts, and headroom."""
-        page_size, lengths = self.manager.page_size, self.manager.table.lengths
+        page_size, lengths = self.manager.page_size, self._rows.table.lengths
         promised = 0
-        for request in prefilling:
+        for request in running.prefilling:
             promised += self.manager.pages(self._with_headroom(request)) - self.manager.pages(int(lengths[request.row]))
+        decoding = running.decoding()
         have = lengths[decoding]
-        grown = np.minimum(have + self.decode_headroom, ends[decoding])
+        grown = np.minimum(have + self.decode_headroom, running.target[decoding])
         return promised + int((-(-grown // page_size) + -have // page_size).sum())
 
     def _window_pages(self, window: Window, request: Request, num_cached: int) -> int:
@@ -128,12 +127,12 @@ class Admission:
         most = self._most_windows + max(0, min(rest // _STEPS, pages(window.span)))
         return min(pages(self._with_headroom(request)) - start, most) - (num_cached // page_size - start)
 
-    def _promised_windows(self, prefilling: Sequence[Request], decoding: IntArray, ends: IntArray) -> int:
+    def _promised_windows(self, running: RunningRequests) -> int:
         """Window pages that running requests will take until their windows are full."""
         manager = self.manager
-        rows = np.concatenate((decoding, np.array([request.row for request in prefilling], dtype=np.int64)))
-        have = manager.table.lengths[rows]
-        grown = np.minimum(have + self.decode_headroom, ends[rows])
+        rows = np.array(list(running.active), dtype=np.int64)
+        have = self._rows.table.lengths[rows]
+        grown = np.minimum(have + self.decode_headroom, running.target[rows])
         starts = manager.window_start[rows] // manager.page_size
         held = -(-have // manager.page_size) - starts
         full = np.minimum(-(-grown // manager.page_size) - starts, self._most_windows)

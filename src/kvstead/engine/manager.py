@@ -16,7 +16,6 @@ import torch
 from numpy.typing import NDArray
 
 from kvstead.engine.audit import audit_memory
-from kvstead.engine.capacity import capacity_of
 from kvstead.engine.lease import Lease, Peek
 from kvstead.engine.memory import ArenaOptions, Memory
 from kvstead.engine.memory_plan import MemoryRequest, plan_memory
@@ -47,14 +46,13 @@ class KVCacheManager:
     says how. "unified" lets pages move in one arena, with `eager`, `fence` and `may_move` as for `PoolChain`.
     "padded" and "ideal" only count, to compare layouts; they have no storage.
 
-    page_size: tokens a page ("padded" may need larger ones; `.page_size` says). state_interval: how many tokens lie
-    between two copies of a request's recurrent state. policy: which cached prefix is evicted first, see
-    `kvstead.prefix`. max_requests: rows. max_length: tokens of the longest request. prefix_cache: whether prefixes are
-    kept at all. storage: allocate the tensors too (`.pool`, `.window_pool`, `.state_pool`; None where there is nothing
-    of the kind), or only count slots. device: where slots and tensors live.
+    page_size: tokens per page ("padded" may need larger ones; `.page_size` says). state_interval: tokens between two
+    copies of a request's recurrent state. policy: which cached prefix is evicted first, see `kvstead.prefix`.
+    max_requests: rows. max_length: tokens of the longest request. prefix_cache: whether prefixes are kept at all.
+    storage: allocate tensors too (`.pool`, `.window_pool`, `.state_pool`, or None), or only count. device: of tensors.
 
-    Raises `LayoutError` for a layout with kinds that are not managed yet or memory too small for one page,
-    `InvalidSize` for sizes that contradict each other.
+    Raises `LayoutError` for kinds that are not managed yet or memory too small for a page, `InvalidSize` for sizes that
+    contradict each other.
     """
 
     def __init__(
@@ -85,44 +83,32 @@ class KVCacheManager:
         )
         plan = plan_memory(layout, asked, max_requests, max_length)
         self.memory = memory = Memory(layout, plan, ArenaOptions(eager, fence, may_move, storage), device)
-        self.layout, self.plan, self.prefix_cache = layout, plan, prefix_cache
+        self.layout, self.plan, self.page_size, self.total_bytes = layout, plan, plan.page_size, plan.total_bytes
         self.allocator, self.chain, self.window, self.split = memory.allocator, memory.chain, plan.window, plan.split
-        self.page_size, self.total_bytes = plan.page_size, plan.total_bytes
         self.token_bytes, self.window_token_bytes, self.state_bytes = map(plan.entry_bytes, SIDE_KINDS)
         self.num_slots, self.num_window_slots, self.num_states = map(memory.num_entries, SIDE_KINDS)
         self.pool, self.window_pool, self.state_pool = memory.pool, memory.window_pool, memory.state_pool
         self.tree = tree = PrefixTree(self.allocator, policy=policy, window=plan.window, states=self.allocator.states)
-        self.capacity = capacity = capacity_of(memory, tree)
         self.rows = rows = Rows(max_requests, max_length, plan.page_size, tree.root)
-        self.table, self.num_tokens, self.computed, self.protected = (
-            rows.table,
-            rows.known,
-            rows.computed,
-            rows.protected,
-        )
-        self._growth = growth = RowCapacity(memory, tree, capacity, rows, state_interval, prefix_cache=prefix_cache)
-        self._prefixes, self.num_released = RowPrefixes(memory, tree, rows, capacity, growth, is_kept=prefix_cache), 0
-        self.row_windows, self.row_states = growth.windows, growth.states
-
-    # Growing
+        self.table, self.num_tokens, self.computed = rows.table, rows.known, rows.computed
+        self.protected, self.prefix_cache = rows.protected, prefix_cache
+        self._growth = growth = RowCapacity(memory, tree, rows, state_interval, prefix_cache=prefix_cache)
+        self.capacity, self.row_windows, self.row_states = growth.capacity, growth.windows, growth.states
+        self._prefixes = RowPrefixes(memory, tree, rows, growth, is_kept=prefix_cache)
 
     def peek(self, tokens: Integers, *, namespace: Namespace = NO_NAMESPACE) -> Peek:
-        """What `match` would find, and what could be evicted beside it, for deciding on admission.
-
-        To the eviction policy this is a use of the prefix, as a match is.
-        """
+        """What `match` would find, and what could be evicted beside it; the eviction policy counts it as a match."""
         return self._prefixes.peek(token_ids(tokens), namespace)
 
     def match(self, tokens: Integers, *, namespace: Namespace = NO_NAMESPACE, owner: int = 0) -> Lease | None:
         """Open a row for a request and lock the longest cached prefix of its tokens into it.
 
-        tokens: all token ids known so far, 0 .. 2**31 - 1. At least one is left to compute. owner: tag for the pages
-        that the request takes. With recurrent layers the state for that prefix is copied into a slot of the row, for
-        which cached prefixes are evicted as far as needed; where there is capacity for only one of the two, and no
-        other row is out, the request begins anew. Returns None, with nothing changed but what was evicted, when all
-        rows are out or there is no capacity for a state. Raises `RequestError` for no tokens or for ids out of range,
-        `RowOverflow` for more than `max_length`, `InvalidSize` for a tag beyond 32 bits, `OpenGroup` when it would have
-        to evict inside a free group. O(tokens), and a state.
+        tokens: all ids known so far, 0 .. 2**31 - 1, at least one more than are taken from the cache. owner: tag for
+        the pages that the request takes. With recurrent layers the prefix's state is copied into a slot of the row,
+        evicting cached prefixes as far as needed; where only one of the two fits and no other row is out, the request
+        begins anew. None, with nothing changed but what was evicted, when all rows are out or there is no capacity for
+        a state. Raises `RequestError` for no tokens or ids out of range, `RowOverflow` for more than `max_length`,
+        `InvalidSize` for a tag beyond 32 bits, `OpenGroup` when it would have to evict inside a free group. O(tokens).
         """
         ids = token_ids(tokens)
         require_tag(owner)
@@ -133,10 +119,9 @@ class KVCacheManager:
     def extend(self, rows: Integers, lengths: Integers) -> torch.Tensor | None:
         """Grow rows to `lengths` slots, evicting cached prefixes as far as needed.
 
-        Returns the new slots, int64[sum of growth], one row after the other; None when there is no capacity even so,
-        and then nothing is evicted. Raises `InvalidSize` for a row that would shrink or is named twice and for another
-        number of lengths than rows, `RowOverflow`, `StaleRow`, and `OpenGroup` when it would have to evict inside a
-        free group.
+        Returns the new slots, int64[sum of growth], one row after the other; None, and nothing is evicted, when there
+        is no capacity even so. Raises `InvalidSize` for a row that would shrink or is named twice and for another
+        number of lengths than rows, `RowOverflow`, `StaleRow`, `OpenGroup` when it would evict inside a free group.
         """
         which, seq = to_host(rows), to_host(lengths)
         if not self._growth.make_pages(which, self.rows.new_pages(which, seq)):
@@ -172,10 +157,9 @@ class KVCacheManager:
     def checkpoint(self, rows: Integers) -> None:
         """Copy the recurrent states of rows that stand where a copy is useful, for other requests to continue from.
 
-        To be called before rows grow, when all slots that they have are computed or will be by steps that were launched
-        already. A copy is cached with its tokens once those are committed. Evicts cached prefixes for it, but never
-        fails: without capacity there is no copy. Nothing happens without recurrent layers or without a prefix cache.
-        Raises `StaleRow`, and `OpenGroup` when it would have to evict inside a free group. O(rows), and the copies.
+        To be called before rows grow, when all their slots are computed or will be by steps already launched. A copy is
+        cached with its tokens once those are committed. Evicts cached prefixes for it; without capacity there is no
+        copy. Nothing happens without recurrent layers or a prefix cache. Raises `StaleRow`, `OpenGroup`. O(rows).
         """
         if self.row_states is not None and self.prefix_cache:
             self._prefixes.cache_kept(self.row_states.checkpoint(to_host(rows)))
@@ -183,38 +167,31 @@ class KVCacheManager:
     def chunk_end(self, row: int, end: int) -> int:
         """Where a chunk of the row that could reach `end` tokens should end: there, or before it.
 
-        A state can only be copied where a step ends, so with recurrent layers chunks end where a copy is useful. Raises
-        `StaleRow`.
+        With recurrent layers that is where a copy of the state is useful, since only steps' ends can be copied.
         """
         self.table.require_live(row)
         return self.row_states.chunk_end(row, end) if self.row_states and self.prefix_cache else end
 
     def append(self, row: int, tokens: Integers) -> None:
-        """Note token ids that are known behind the row's last one, as when speculative decoding accepts some.
-
-        Raises `StaleRow`, `RowOverflow`.
-        """
+        """Note ids known behind the row's last one, as from speculative decoding. Raises `StaleRow`, `RowOverflow`."""
         self.rows.append(row, tokens)
 
     def cache(self, row: int) -> None:
         """Hand the row's computed whole pages to the prefix tree; the row goes on reading them, locked.
 
-        With recurrent layers, those up to its last copied state, from which requests can continue. Pages that the tree
-        holds already (another request computed the same) are freed and the row adopts the tree's. Nothing happens
-        without a prefix cache. Raises `StaleRow`.
+        With recurrent layers, those up to its last copied state. Pages that the tree holds already (another request
+        computed the same) are freed and the row adopts the tree's. Nothing happens without a prefix cache.
         """
         self.table.require_live(row)
         self._prefixes.cache(row)
 
-    # Ending
-
     def finish(self, row: int) -> None:
         """End a request: its computed whole pages stay cached, the rest and the row come back. Raises `StaleRow`."""
         self.table.require_live(row)
-        self._prefixes.offer_state(row)
+        if self.row_states and self.prefix_cache:
+            self.row_states.offer(row)
         self._prefixes.cache(row)
         self._prefixes.end(row)
-        self.num_released += 1
 
     def retract(self, row: int) -> NDArray[np.int32]:
         """Take a running request off the memory to resume it later: as `finish`; returns its known tokens, int32[*]."""
@@ -226,7 +203,6 @@ class KVCacheManager:
         """End a request and cache nothing more of it. What it shares with the tree stays there. Raises `StaleRow`."""
         self.table.require_live(row)
         self._prefixes.end(row)
-        self.num_released += 1
 
     def defer_frees(self) -> AbstractContextManager[None]:
         """The free group, for the time in which a step's results are processed."""
@@ -238,46 +214,34 @@ class KVCacheManager:
             return False
         return self.tree.clear()
 
-    # Looking
-
     def growth(self, row: int, num_tokens: int) -> int:
-        """By how many tokens, `num_tokens` at most, a row could grow now: 0 only if it could not by one.
-
-        Raises `StaleRow`, and `InvalidSize` for a negative number.
-        """
+        """By how many tokens, `num_tokens` at most, a row could grow now. Raises `StaleRow`, `InvalidSize` below 0."""
         self.table.require_live(row)
         if num_tokens < 0:
             raise InvalidSize(f"row {row} cannot grow by {num_tokens} tokens. Ask for 0 or more.")
         return self._growth.growth(row, num_tokens)
 
     def window_room(self) -> int:
-        """Window pages that could be allocated now, dropping every window that no row needs; else 0.
-
-        Rows release what they no longer need, as they do before an allocation fails.
-        """
+        """Window pages that could be allocated now; rows release what they no longer need, as before a shortage."""
         return self._growth.window_pages()
 
     def physical_slots(self, slots: Integers) -> torch.Tensor:
-        """Where the entries of slots lie now: rows of `pool`, int64 of the same shape.
-
-        The slots themselves, but in an arena; valid until pages are taken, which may move others.
-        """
+        """Where slots lie now: rows of `pool`, int64 of the same shape; in an arena until pages are taken again."""
         return self.memory.slots(slots)
 
     def window_slots(self, slots: Integers) -> torch.Tensor:
         """Where the window side of full slots lies now: int64 of the same shape, 0 (padding) where there is none.
 
-        -1 stays -1 but in an arena, where it is 0. Valid until pages are taken, which may move others. Raises
-        `InvalidSize` where no layer has a window.
+        -1 stays -1 but in an arena, where it is 0. Valid as `physical_slots`. Raises `InvalidSize` without windows.
         """
         if self.row_windows is None:
             raise InvalidSize(f"{self.layout.name} has no window slots. Only models with windows or chunks do.")
         return self.memory.window_slots(slots)
 
     def state_slots(self, rows: Integers) -> torch.Tensor:
-        """Where the recurrent states of rows lie now: rows of `state_pool`, int64[rows] on the device.
+        """Where the states of rows lie now: rows of `state_pool`, int64[rows]; valid as `physical_slots`.
 
-        Valid until pages are taken. Raises `InvalidSize` where no layer has a state, `StaleRow`.
+        Raises `InvalidSize` where no layer has a state, `StaleRow`.
         """
         if self.row_states is None:
             raise InvalidSize(f"{self.layout.name} keeps no recurrent states. Only models with such layers do.")
@@ -305,7 +269,7 @@ class KVCacheManager:
 
     def pages(self, num_tokens: int) -> int:
         """Pages that `num_tokens` tokens of one row take."""
-        return -(-num_tokens // self.page_size)
+        return self.rows.pages(num_tokens)
 
     def live_tokens(self) -> int:
         """Slots that running requests hold, shared prefixes included, in whole pages. O(1)."""
@@ -332,8 +296,5 @@ class KVCacheManager:
         return self.rows.node[row]
 
     def audit(self) -> None:
-        """Check all counts against each other: every live page has one owner, a row or a node. Raises `AuditError`.
-
-        O(pool); for tests and for a background check, not for the hot path.
-        """
+        """Check that every live page has one owner, a row or a node, and all counts. Raises `AuditError`. O(pool)."""
         audit_memory(self.memory, self.tree, self.rows, self.row_windows, self.row_states)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from kvstead.engine.capacity import FITS_ONLY_AFTER_A_REQUEST_ENDS, Capacity
+from kvstead.engine.capacity import FITS_ONLY_AFTER_A_REQUEST_ENDS, capacity_of
 from kvstead.engine.memory import Memory
 from kvstead.engine.row_states import RowStates
 from kvstead.engine.row_windows import RowWindows
@@ -15,15 +15,14 @@ from kvstead.prefix import PrefixTree, window_pool
 class RowCapacity:
     """Makes capacity for the rows of one manager.
 
-    windows, states: those of its rows, None where the model has none. state_interval, prefix_cache: as for
-    `KVCacheManager`.
+    capacity: of the memory and the tree. windows, states: those of its rows, None where the model has none.
+    state_interval, prefix_cache: as for `KVCacheManager`.
     """
 
     def __init__(
         self,
         memory: Memory,
         tree: PrefixTree,
-        capacity: Capacity,
         rows: Rows,
         state_interval: int,
         *,
@@ -31,20 +30,20 @@ class RowCapacity:
     ) -> None:
         self.windows: RowWindows | None = None
         self.states: RowStates | None = None
+        self.capacity = capacity_of(memory, tree)
         self._page = Amounts({FULL: 1})  # a page of a row, on each side that has pages of rows
         if memory.plan.window is not None:
             pool = window_pool(memory.allocator)
             self.windows = RowWindows(rows, tree, pool, memory.plan.window, prefix_cache=prefix_cache)
             self._page[WINDOW] = 1
         if memory.allocator.states is not None:
-            self.states = RowStates(rows, tree, memory, memory.allocator.states, capacity, state_interval)
-        self._capacity = capacity
+            self.states = RowStates(rows, tree, memory, memory.allocator.states, self.capacity, state_interval)
         self._rows = rows
         self._is_shared = memory.chain is not None
 
     def make(self, demand: Amounts) -> bool:
         """Evict until so much is free; False, and nothing is evicted, where that would not do."""
-        return self._capacity.make(demand) or (self._let_go(demand) and self._capacity.make(demand))
+        return self.capacity.make(demand) or (self._let_go(demand) and self.capacity.make(demand))
 
     def make_pages(self, rows: IntArray, num_pages: int) -> bool:
         """Make capacity for new pages of rows that are about to grow."""
@@ -67,17 +66,17 @@ class RowCapacity:
         if self.windows is None:
             return 0
         self.windows.reclaim()
-        return self._capacity.most(Amounts({WINDOW: 1}))
+        return self.capacity.most(Amounts({WINDOW: 1}))
 
     def _most(self, num_pages: int) -> int:
         """How many of so many new pages of rows could be had now."""
-        return num_pages if self._capacity.has(self._page.times(num_pages)) else self._capacity.most(self._page)
+        return num_pages if self.capacity.has(self._page.times(num_pages)) else self.capacity.most(self._page)
 
     def _let_go(self, demand: Amounts) -> bool:
         """Have rows release what they do not need, if that may help; whether it may have."""
         may_help = self._is_shared or demand[STATE] > 0
         has_dropped = may_help and self.states is not None and self.states.drop_kept()
-        if self.windows is None or self._capacity.lack(demand) >= FITS_ONLY_AFTER_A_REQUEST_ENDS:
+        if self.windows is None or self.capacity.lack(demand) >= FITS_ONLY_AFTER_A_REQUEST_ENDS:
             return has_dropped
         self.windows.reclaim()
         return True

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from kvstead.engine.capacity import Capacity
 from kvstead.engine.lease import Lease, Peek
 from kvstead.engine.memory import Memory
 from kvstead.engine.row_capacity import RowCapacity
@@ -24,7 +23,6 @@ class RowPrefixes:
         memory: Memory,
         tree: PrefixTree,
         rows: Rows,
-        capacity: Capacity,
         row_capacity: RowCapacity,
         *,
         is_kept: bool,
@@ -32,7 +30,6 @@ class RowPrefixes:
         self._allocator = memory.allocator
         self._tree = tree
         self._rows = rows
-        self._capacity = capacity
         self._row_capacity = row_capacity
         self._windows, self._states = row_capacity.windows, row_capacity.states
         self._is_kept = is_kept
@@ -43,7 +40,7 @@ class RowPrefixes:
             return Peek(0, self._tree.evictable())
         match = self._tree.match(ids[:-1], namespace=namespace)
         with self._locked(match.node):
-            if self._states is not None and not self._capacity.has(ONE_STATE):
+            if self._states is not None and not self._row_capacity.capacity.has(ONE_STATE):
                 self._states.drop_kept()  # as `open` would
             if self._windows is not None:
                 self._windows.reclaim_pieces()
@@ -110,11 +107,6 @@ class RowPrefixes:
         if self._states:
             self._states.close(row)
         rows.close(row)
-
-    def offer_state(self, row: int) -> None:
-        """Let the tree have the state of a live row that is about to end, with its tokens."""
-        if self._states and self._is_kept:
-            self._states.offer(row)
 
     def _take_state(self, node: Node, owner: int) -> int | None:
         """A slot with the state at a matched node; None when there is no capacity for it."""

@@ -43,6 +43,7 @@ class Rows:
         self.owner: TagArray = np.zeros(num_rows + 1, dtype=np.int32)
         self.node: list[Node] = [root] * (num_rows + 1)
         self.namespace: list[Namespace] = [NO_NAMESPACE] * (num_rows + 1)
+        self.num_released = 0  # rows given back since the start
         self.page_size = page_size
         self._root = root
 
@@ -62,6 +63,7 @@ class Rows:
         self.known[row] = self.computed[row] = self.protected[row] = 0
         self.node[row] = self._root
         self.table.give(row)
+        self.num_released += 1
 
     def pages(self, num_tokens: int) -> int:
         """Pages that `num_tokens` tokens of one row take."""

@@ -70,8 +70,6 @@ class Scheduler:
         self._processed = 0
         self._in_flight: tuple[Step, Pending] | None = None
 
-    # Requests
-
     @property
     def num_running(self) -> int:
         """Requests that hold memory, ended ones in a step under way included."""
@@ -113,8 +111,6 @@ class Scheduler:
             request.status = Status.ABORTED
         elif self._running.active.get(request.row) is request:
             self._end(request, Status.ABORTED)
-
-    # A step
 
     def step(self, runner: Runner) -> Outcome | None:
         """Plan and launch the next step, and process the results of the one that is due; None when nothing was due."""
@@ -161,7 +157,10 @@ class Scheduler:
             )
         if step.chunks:
             token_ids(sampled[step.rows.size :])
-        rows, lengths, row_tokens = self._rows_that_go_on(step, sampled)
+        rows, lengths, row_tokens = step.rows, step.lengths, sampled[: step.rows.size]
+        if self._running.ended:
+            active = self._running.are_active(rows)
+            rows, lengths, row_tokens = rows[active], lengths[active], row_tokens[active]
         self.manager.commit(rows, lengths, row_tokens)  # the last that may refuse; nothing has changed before
         self._processed = step.index
         outcome = Outcome(step)
@@ -171,8 +170,6 @@ class Scheduler:
             for request in self._running.pop_ended(step.index):
                 self._release(request)
         return outcome
-
-    # Planning
 
     def _plan_decode(self) -> tuple[IntArray, IntArray, torch.Tensor | None]:
         """Rows that decode, their new lengths and slots; no slots when these have to wait."""
@@ -228,8 +225,9 @@ class Scheduler:
         if self._running.active and self.admission.is_hopeless():
             return None
         request = self.waiting[0]
-        # What is cached for a request may leave no room for it: its state is kept while it is copied.
-        if not self._fits(request) and not (self.manager.flush() and self._fits(request)):
+        # What is cached for a request may leave no capacity for it: its state is kept while it is copied.
+        fits, running = self.admission.fits, self._running
+        if not fits(request, running) and not (self.manager.flush() and fits(request, running)):
             return None
         lease = self.manager.match(request.tokens, namespace=request.namespace, owner=request.request_id % _OWNER_TAGS)
         assert lease is not None, "there is a row for every request that may run"
@@ -238,10 +236,6 @@ class Scheduler:
             request.num_cached, request.num_dead = lease.num_cached, lease.num_dead
         self._running.begin(request, lease.row)
         return request
-
-    def _fits(self, request: Request) -> bool:
-        running = self._running
-        return self.admission.fits(request, running.prefilling, running.decoding(), running.target)
 
     def _retract_newest(self) -> None:
         """Take the request that was admitted last off the memory, and put it first in the queue."""
@@ -253,16 +247,6 @@ class Scheduler:
         request.num_retractions += 1
         self.num_retractions += 1
         self.waiting.appendleft(request)
-
-    # Results
-
-    def _rows_that_go_on(self, step: Step, sampled: IntArray) -> tuple[IntArray, IntArray, IntArray]:
-        """Decoding rows of a step, their lengths and tokens, without those that ended while it was under way."""
-        rows, lengths, tokens = step.rows, step.lengths, sampled[: step.rows.size]
-        if self._running.ended:
-            alive = np.array([row not in self._running.ended for row in rows.tolist()], dtype=bool)
-            rows, lengths, tokens = rows[alive], lengths[alive], tokens[alive]
-        return rows, lengths, tokens
 
     def _process_rows(self, rows: IntArray, lengths: IntArray, tokens: IntArray, outcome: Outcome) -> None:
         done = lengths + 1 >= self._running.target[rows]

@@ -23,7 +23,7 @@ class Amounts(dict[str, int]):
     def __add__(self, other: Amounts) -> Amounts:
         total = Amounts(self)
         for side, pages in other.items():
-            total[side] += pages
+            total[side] = total.get(side, 0) + pages
         return total
 
     def times(self, count: int) -> Amounts:
@@ -37,13 +37,14 @@ class Amounts(dict[str, int]):
         """What is missing of this amount where there is `have`; sides that have enough are left out."""
         missing = Amounts()
         for side, pages in self.items():
-            if pages > have[side]:
-                missing[side] = pages - have[side]
+            short = pages - have.get(side, 0)
+            if short > 0:
+                missing[side] = short
         return missing
 
     def weighed(self, each: Amounts) -> int:
         """The sum over the sides, a page of a side counted as `each` says: bytes, where that is bytes a page."""
         total = 0
         for side, pages in self.items():
-            total += pages * each[side]
+            total += pages * each.get(side, 0)
         return total

@@ -48,12 +48,15 @@ class Eviction:
         if min(wanted.values(), default=0) < 0:
             raise InvalidSize(f"cannot evict {dict(wanted)} pages. Ask for 0 or more of each side.")
         self._require_no_group()
-        gone = self._evict_nodes(wanted.get(FULL, 0))
+        victims, gone = self._evict_nodes(wanted.get(FULL, 0))
+        alone = Amounts()
         for part in self._detachable:
-            num_pages = wanted.get(part.side, 0) - gone.pages[part.side]
+            side = part.side
+            num_pages = wanted.get(side, 0) - gone.get(side, 0)
             if num_pages > 0:
-                gone += _alone(part.side, part.evict(num_pages))
-        return gone
+                alone[side] = part.evict(num_pages)
+                gone[side] = gone.get(side, 0) + alone[side]
+        return Evicted(gone, alone, victims)
 
     def evict_bytes(self, num_bytes: int, page_bytes: Mapping[str, int]) -> Evicted:
         """Victim after victim, until they make up `num_bytes`. A side of no bytes is not evicted alone."""
@@ -65,7 +68,7 @@ class Eviction:
         self._require_no_group()
         each = Amounts(page_bytes)
         parts = [part for part in self._detachable if each[part.side]]
-        gone = Evicted()
+        num_nodes, gone, alone = 0, Amounts(), Amounts()
         while num_bytes > 0:
             lowest, victim = self._full.first(), None  # no victim: a node as a whole
             for part in parts:
@@ -75,24 +78,26 @@ class Eviction:
             if lowest is None:
                 break
             if victim is None:
-                step = self._evict_nodes(1)
+                victims, step = self._evict_nodes(1)
+                num_nodes += victims
             else:
                 num_pages = -(-num_bytes // each[victim.side])
-                step = _alone(victim.side, victim.evict(num_pages, num_victims=1))
-            num_bytes -= step.pages.weighed(each)
+                step = Amounts({victim.side: victim.evict(num_pages, num_victims=1)})
+                alone += step
+            num_bytes -= step.weighed(each)
             gone += step
-        return gone
+        return Evicted(gone, alone, num_nodes)
 
     def _require_no_group(self) -> None:
         if self._pool.free_group is not None:
             raise OpenGroup("eviction inside a free group would make nothing available. End the group first.")
 
-    def _evict_nodes(self, num_pages: int) -> Evicted:
-        """Leaves, and parents whose last child has gone."""
+    def _evict_nodes(self, num_pages: int) -> tuple[int, Amounts]:
+        """Leaves, and parents whose last child has gone: how many nodes, and what they held."""
         victims = self._full.choose(num_pages)
-        if not victims:
-            return Evicted()
         gone = Amounts()
+        if not victims:
+            return 0, gone
         for part in self._components:
             gone[part.side] = sum([part.pages_of(node) for node in victims])
         try:
@@ -100,9 +105,4 @@ class Eviction:
         except KVSteadError:
             self._full.put_back(victims)
             raise
-        return Evicted(gone, num_nodes=len(victims))
-
-
-def _alone(side: str, num_pages: int) -> Evicted:
-    amount = Amounts({side: num_pages})
-    return Evicted(amount, amount)
+        return len(victims), gone

@@ -128,7 +128,7 @@ class FullComponent:
                 self.evictable += at.pages.size
                 self.protected -= at.pages.size
             at = at.parent
-        if _is_evictable(node):
+        if node.locks == 0 and not node.children and node.parent is not None:
             self._queue.add(node)
 
     def loosen(self, node: Node, since: int, to: int) -> None:
@@ -194,7 +194,7 @@ class FullComponent:
         pages = np.sort(np.concatenate([root.pages, *(node.pages for node in nodes)]))
         if not np.array_equal(pages, np.flatnonzero(self._held)):
             fail(f"the nodes hold {pages.size} pages, which are not those that are marked as held")
-        if set(self._queue) != {node for node in nodes if _is_evictable(node)}:
+        if set(self._queue) != {node for node in nodes if node.locks == 0 and not node.children}:
             fail(f"{len(self._queue)} nodes wait for eviction, and they are not the unlocked leaves")
 
     def _refuse(self, fault: int, slots: IntArray) -> NoReturn:
@@ -213,7 +213,3 @@ class FullComponent:
             f"page {page} would have two owners: a node of the tree holds it already, or the slots repeat it. Insert "
             "a request's own slots behind those that it took from the tree."
         )
-
-
-def _is_evictable(node: Node) -> bool:
-    return node.locks == 0 and not node.children and node.parent is not None

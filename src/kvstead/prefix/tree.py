@@ -14,7 +14,7 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from kvstead.errors import InvalidSize, KVSteadError, LockUnderflow
+from kvstead.errors import InvalidSize, KVSteadError
 from kvstead.kernels.array_types import IntArray
 from kvstead.kernels.arrays import Integers, to_host
 from kvstead.model.window import Window
@@ -193,7 +193,9 @@ class PrefixTree:
 
         window_from: where the window part of that lock begins, if `loosen` has moved it.
         """
-        self._require_pin(node)
+        links.path_up(node, self.root)
+        if not node.pins:
+            links.refuse_unlock(node)
         for component in reversed(self._components):  # the window side, the last, may refuse
             component.unlock(node, window_from)
         node.pins -= 1
@@ -204,7 +206,9 @@ class PrefixTree:
         to: where it begins from now on; `node.end` or more lets all of it go. Raises as `unlock`, and `InvalidSize` for
         a `to` in front of `window_from`.
         """
-        self._require_pin(node)
+        links.path_up(node, self.root)
+        if not node.pins:
+            links.refuse_unlock(node)
         for component in self._components:
             component.loosen(node, window_from, to)
 
@@ -293,8 +297,3 @@ class PrefixTree:
     def _states_at(self, node: Node) -> StateComponent:
         links.path_up(node, self.root)
         return self._require_states()
-
-    def _require_pin(self, node: Node) -> None:
-        links.path_up(node, self.root)
-        if not node.pins:
-            raise LockUnderflow(f"{node} is not locked. Unlock the node that was locked, once for each lock.")

@@ -165,8 +165,7 @@ class WindowComponent:
 
         Raises `LockUnderflow`, with nothing changed, when no lock of the node keeps exactly that.
         """
-        start = self._locks.find(node, self._locks.start(node) if since is None else since)
-        self._locks.remove(node, start)
+        start = self._locks.remove(node, self._locks.start(node) if since is None else since)
         self._unlock_nodes(behind(node, start))
 
     def loosen(self, node: Node, since: int, to: int) -> None:
@@ -176,8 +175,7 @@ class WindowComponent:
         """
         if to < since:
             raise InvalidSize(f"the window of a lock of {node} cannot move back from {since} to {to}. Move it forward.")
-        since, to = self._locks.find(node, since), min(to - to % self._page_size, node.end)
-        self._locks.remove(node, since)
+        since, to = self._locks.remove(node, since), min(to - to % self._page_size, node.end)
         self._locks.add(node, to)
         self._structure.cut_at(node, to)
         loose = [at for at in behind(node, since) if at.end <= to]

@@ -30,25 +30,21 @@ class WindowLocks:
         """Note one more lock of `node` whose part begins at `start`."""
         node.window.starts[start] = node.window.starts.get(start, 0) + 1
 
-    def find(self, node: Node, since: int) -> int:
-        """The start of a lock of `node` that keeps what it needs from `since` on; all starts past its end are alike.
+    def remove(self, node: Node, since: int) -> int:
+        """Forget one lock of `node` that keeps what it needs from `since` on, and return where its part begins.
 
-        Raises `LockUnderflow` when there is no such lock.
+        All starts past the node's end are alike. Raises `LockUnderflow` when there is no such lock.
         """
-        start = min(since - since % self._page_size, node.end)
-        if start not in node.window.starts:
+        start, starts = min(since - since % self._page_size, node.end), node.window.starts
+        if start not in starts:
             raise LockUnderflow(
                 f"no lock of {node} keeps windows from token {since} on. Pass the token at which its window part "
                 "begins: where `lock` or the last `loosen` put it."
             )
-        return start
-
-    def remove(self, node: Node, start: int) -> None:
-        """Forget one lock of `node` whose part begins at `start`."""
-        starts = node.window.starts
         starts[start] -= 1
         if not starts[start]:
             del starts[start]
+        return start
 
     def count(self, nodes: Sequence[Node]) -> Counter[Node]:
         """How many locks reach each node, counted from the starts. O(locks x path), for audits."""
