@@ -44,7 +44,7 @@ def free_states(manager):
 
 
 def assert_all_comes_back(manager):
-    """Nobody runs: nothing is live, and once flushed nothing is cached."""
+    """No request runs: nothing is live, and once flushed nothing is cached."""
     manager.audit()
     assert manager.live_states() == manager.live_tokens() == manager.tree.held_states == 0
     assert manager.flush()
@@ -190,8 +190,8 @@ def test_checkpoint_without_room_is_left_out(overlap, span):
 @OVERLAP
 @RUNNERS
 @pytest.mark.parametrize("interval", [1, 4])
-def test_who_runs_alone_is_admitted_beside_any_cache(interval, make_runner, overlap):
-    """A memory of one state, or of room for one request only, serves any that fits, also one whose prefix is cached."""
+def test_single_request_is_admitted_beside_any_cache(interval, make_runner, overlap):
+    """A memory of one state, or for one request only, serves any that fits, also one whose prefix is cached."""
     memories = [lambda fence: with_states(1, 2, num_slots=24, state_interval=interval, fence=fence)]
     memories += [
         lambda fence, spare=spare: shared(24 + spare, 1, 2, state_interval=interval, fence=fence) for spare in range(12)
@@ -249,7 +249,7 @@ def test_states_and_not_a_ratio_say_how_many_run():
 
 @PAGE_SIZES
 @pytest.mark.parametrize("interval", [3, 8, 64])
-def test_reuse_behind_a_divergence_comes_back_with_the_next_copy(interval, page_size):
+def test_reuse_behind_a_divergence_returns_with_the_next_copy(interval, page_size):
     """With its only state behind the divergence a prefix is no hit, and says so; where they part, one is made."""
     manager = with_states(8, page_size, num_slots=256, state_interval=1000)
     common, length = 6 * page_size, 10 * page_size
@@ -347,7 +347,7 @@ def test_nothing_is_evicted_for_a_state_that_may_not_be_placed():
 
 
 @PAGE_SIZES
-def test_borrowed_bytes_are_neither_negative_nor_promised_twice(page_size):
+def test_borrowed_bytes_are_positive_and_promised_once(page_size):
     """What could be had of each side is never below 0, shrinks by what another side takes, and can be had."""
     manager = shared(64, 0, page_size, layout=tiny_window_layout(6), storage=False)
     row = manager.match(prompt_of(3)).row

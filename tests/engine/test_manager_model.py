@@ -77,7 +77,7 @@ class ManagerMachine(RuleBasedStateMachine):
         how=st.sampled_from(["stay", "finish", "finish", "abort"]),
     )
     def serve(self, tokens, space, chunk, is_shared, how):
-        """A request comes, computes its prompt chunk by chunk as far as there is room, and stays or ends."""
+        """A request comes, computes its prompt chunk by chunk as far as it fits, and stays or ends."""
         if len(self.model.rows) == MAX_ROWS:
             return
         known = set(self.model.rows)
@@ -99,7 +99,7 @@ class ManagerMachine(RuleBasedStateMachine):
             self.end_row(number, how)
 
     def grow(self, numbers, lengths, call):
-        """What `extend` and `decode` have in common: room, eviction, and the slots that come back."""
+        """What `extend` and `decode` have in common: capacity, eviction, and the slots that come back."""
         model, step = self.model, self.model.page_size
         rows = [model.rows[number] for number in numbers]
         new_pages = [model.pages_for(end) - model.pages_for(row.length) for row, end in zip(rows, lengths, strict=True)]
@@ -263,7 +263,7 @@ class ManagerMachine(RuleBasedStateMachine):
             (StaleRow, lambda: manager.abort(stale)),
             (StaleRow, lambda: manager.known_tokens(stale)),
         ]
-        if manager.prefix_cache:  # without one nobody looks at the tokens
+        if manager.prefix_cache:  # without one the tokens are not read
             calls.append((RequestError, lambda: manager.peek([0, -1, 0])))
         if rows:
             number = self.any_row(data)

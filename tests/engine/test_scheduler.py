@@ -41,7 +41,7 @@ def test_requests_that_are_none_are_refused(request_of):
 
 
 @pytest.mark.parametrize("when", ["waiting", "running", "finished", "aborted", "rejected"])
-def test_request_added_twice_is_refused(when):
+def test_request_can_be_added_once(when):
     """Whatever became of it the first time."""
     manager = tiny_manager(8)
     scheduler = Scheduler(manager)
@@ -72,7 +72,7 @@ def test_abort_of_a_request_never_added_forgets_it():
 
 @pytest.mark.parametrize("overlap", [True, False])
 def test_abort_of_the_first_in_the_queue_unblocks_the_next(overlap):
-    """The one that found no room was the obstacle; without it the next is admitted in the next step."""
+    """The one that did not fit was the obstacle; without it the next is admitted in the next step."""
     manager = tiny_manager(10)
     scheduler = Scheduler(manager, decode_headroom=0, overlap=overlap)
     runner = FakeRunner(manager)

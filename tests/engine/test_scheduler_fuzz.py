@@ -133,7 +133,7 @@ def check(memory, options, specs, prefix_cache, policy, make_runner):
     """What must hold when all is done."""
     requests, scheduler = play(memory, options, specs, prefix_cache, policy, make_runner)
     if scheduler.admission.decode_headroom >= max(new for _, new, *_ in specs):
-        assert scheduler.num_retractions == 0, "with all growth in reserve nobody has to go"
+        assert scheduler.num_retractions == 0, "with all growth in reserve no request is retracted"
     for request, (prompt, new, space, stop, _, aborted) in zip(requests, specs, strict=True):
         fits = memory.holds(len(prompt) + new - 1)
         assert (request.status is Status.REJECTED) == (not fits)

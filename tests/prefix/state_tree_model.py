@@ -75,7 +75,7 @@ class StateTreeModel(WindowTreeModel):
         self.states.pop(node[-1], None)
 
     def leaf_rank(self, node):
-        """Who has no state goes first."""
+        """A leaf without a state goes first."""
         return (node[-1] in self.states, *super().leaf_rank(node))
 
     def state_rank(self, key):
@@ -84,7 +84,7 @@ class StateTreeModel(WindowTreeModel):
         return (state.usage.hits > 0 or not state.is_superseded, *state.usage.rank(self.policy))
 
     def free_states(self):
-        """The keys of states that nobody holds."""
+        """The keys of states that no lock holds."""
         return [key for key, state in self.states.items() if not state.holds]
 
     def evict(self, num_tokens, num_window_tokens, num_states=0):

@@ -5,9 +5,9 @@ import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
-from prefix_bench import FreeStates
 from prefix_model import keyed_nodes
 from state_tree_model import StateTreeModel
+from tree_setup import FreeStates
 
 from eviction_in_tokens import evict, evict_bytes
 from kvstead.allocators import PagedAllocator, SWAAllocator
@@ -64,7 +64,7 @@ class StateTreeMachine(RuleBasedStateMachine):
             self.lock_both(node, key)
 
     def cache(self, tokens, namespace, priority, num_dead, *, puts):
-        """Insert a key where there is room for it or room can be made."""
+        """Insert a key where it fits, evicting if need be."""
         short = tokens.size - self.room()
         if short > self.tree.evictable_tokens:
             return None, ()
@@ -221,12 +221,12 @@ class StateTreeMachine(RuleBasedStateMachine):
                     self.tree.hold_state(node)
 
     def room(self):
-        """Tokens that the full side has room for."""
+        """Tokens that the full side has capacity for."""
         return self.allocator.full_available_size() if self.model.span < inf else self.allocator.available_size()
 
     @invariant()
     def agrees(self):
-        """Every node and every state is as the model says, in the tree or free, and the books balance."""
+        """Every node and every state is as the model says, in the tree or free, and all counts agree."""
         assert self.nodes_of_tree() == self.nodes_of_model()
         full, window = self.model.counts()
         assert (self.tree.evictable_tokens, self.tree.protected_tokens) == full

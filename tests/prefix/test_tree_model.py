@@ -134,7 +134,7 @@ class TreeMachine(RuleBasedStateMachine):
 
     @invariant()
     def agrees(self):
-        """Every page is in the tree or free, the counters agree, and the books balance."""
+        """Every page is in the tree or free, the counters agree, and all counts agree."""
         cached = len(self.model.pages) * self.page_size
         assert self.tree.protected_tokens == self.model.protected()
         assert self.tree.evictable_tokens == cached - self.model.protected()

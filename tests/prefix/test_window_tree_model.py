@@ -44,7 +44,7 @@ class WindowTreeMachine(RuleBasedStateMachine):
         return np.concatenate([run, np.full(tail, 7)])
 
     def compute(self, num_tokens):
-        """Slots of a request's own, for which others make room; None only if what is not locked would not do."""
+        """Slots of a request's own, for which others are evicted; None only if what is not locked would not do."""
         num_tokens += -num_tokens % self.page_size
         slots = self.allocator.alloc(num_tokens)
         if slots is None:
@@ -117,7 +117,7 @@ class WindowTreeMachine(RuleBasedStateMachine):
 
     @rule(data=st.data(), namespace=st.sampled_from(NAMESPACES), lock=st.booleans())
     def match(self, data, namespace, lock):
-        """A match is the longest prefix that can be gone on from, with the slots that were inserted for it."""
+        """A match is the longest prefix that can be continued, with the slots that were inserted for it."""
         tokens = self.tokens(data)
         found = self.match_both(namespace, tokens)
         if lock:
@@ -201,7 +201,7 @@ class WindowTreeMachine(RuleBasedStateMachine):
 
     @invariant()
     def agrees(self):
-        """Every node is as the model says, every page is in the tree or free on either side, and the books balance."""
+        """Every node is as the model says, every page is in the tree or free on either side, and all counts agree."""
         assert self.nodes_of_tree() == self.nodes_of_model()
         counts = self.model.counts()
         assert (self.tree.evictable_tokens, self.tree.protected_tokens) == counts[0]

@@ -253,7 +253,7 @@ class WindowTreeModel:
         return self.pages[node[-1]].full.rank(self.policy)
 
     def leaves(self):
-        """The nodes that nothing continues and nobody locks."""
+        """The nodes that nothing continues and no lock keeps."""
         parents = {key[: len(key) - self.page_size] for key in self.pages}
         return [node for node in self.nodes() if node[-1] not in parents and not self.is_locked(node[-1])]
 

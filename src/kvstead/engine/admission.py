@@ -5,7 +5,7 @@
 
 The window side is counted apart: a request never needs more of it at once than a window and its ends, however long it
 is, but a long prompt should have capacity for chunks of some size beside that. What is promised is not taken yet; a
-decode step that does not fit all the same retracts a request.
+decode step that does not fit nevertheless retracts a request.
 """
 
 from __future__ import annotations

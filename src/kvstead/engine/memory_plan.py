@@ -2,7 +2,7 @@
 
     static     | full slots           | window slots   | states      |   each side its own bytes
     unified    | sink | states >>> ... << windows >> ... <<< full    |   one arena, pages move
-    padded     blocks of one size, so many for a page of each kind   |   only counted, to compare
+    padded     blocks of one size, some for a page of each kind      |   only counted, to compare
     ideal      bytes                                                 |   only counted, the bound for all others
 
 A request names its tokens by full slots in every case, so rows and prefixes have one shape. Where a model keeps nothing
@@ -23,7 +23,7 @@ from kvstead.model.window import Window
 from kvstead.pages.amounts import FULL, STATE, WINDOW, Amounts
 
 POOL_LAYOUTS = ("static", "padded", "unified", "ideal")
-_NAMES_PER_WINDOW_SLOT = 16  # cached prefixes may be so many times as long as what is kept of them
+_NAMES_PER_WINDOW_SLOT = 16  # how much longer cached prefixes may be than the windows kept of them
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +78,7 @@ class MemoryPlan:
 
 
 def plan_memory(layout: ModelLayout, asked: MemoryRequest, max_requests: int, max_length: int) -> MemoryPlan:
-    """Sizes for what is asked, and for so many rows of so many tokens.
+    """Sizes for what is asked, with `max_requests` rows of `max_length` tokens.
 
     Raises `InvalidSize` for contradictions, `LayoutError` for what cannot be managed.
     """

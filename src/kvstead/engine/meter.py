@@ -44,7 +44,7 @@ class MemoryMeter:
         self.peak_bytes = 0  # live and cached, all sides together
 
     def spend(self, seconds: float) -> None:
-        """Note that the memory stays as it is for so many seconds."""
+        """Note that the memory stays as it is now for that time."""
         held, evictable = 0, self._manager.tree.evictable()
         self._seconds += seconds
         for each in self._sides:

@@ -42,7 +42,7 @@ class RowCapacity:
         self._is_shared = memory.chain is not None
 
     def make(self, demand: Amounts) -> bool:
-        """Evict until so much is free; False, and nothing is evicted, where that would not do."""
+        """Evict until the demand fits; False, and nothing is evicted, where that would not do."""
         return self.capacity.make(demand) or (self._let_go(demand) and self.capacity.make(demand))
 
     def make_pages(self, rows: IntArray, num_pages: int) -> bool:
@@ -69,7 +69,7 @@ class RowCapacity:
         return self.capacity.most(Amounts({WINDOW: 1}))
 
     def _most(self, num_pages: int) -> int:
-        """How many of so many new pages of rows could be had now."""
+        """How many new pages of rows, `num_pages` at most, could be had now."""
         return num_pages if self.capacity.has(self._page.times(num_pages)) else self.capacity.most(self._page)
 
     def _let_go(self, demand: Amounts) -> bool:

@@ -35,7 +35,7 @@ class RowPrefixes:
         self._is_kept = is_kept
 
     def peek(self, ids: TokenArray | IntArray, namespace: Namespace) -> Peek:
-        """See `KVCacheManager.peek`."""
+        """What `open` would find, and what could be evicted beside it; see `KVCacheManager.peek`."""
         if not self._is_kept:
             return Peek(0, self._tree.evictable())
         match = self._tree.match(ids[:-1], namespace=namespace)

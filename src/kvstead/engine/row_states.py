@@ -1,6 +1,6 @@
 """The recurrent states of running requests, and the copies of them from which other requests can continue.
 
-A state stands for all tokens before it and the next one overwrites it, so what is to be shared is copied in time.
+A state stands for all tokens before it and the next one overwrites it, so a state to share is copied in time.
 One row, copies every 8 tokens (`interval`), 20 tokens computed:
 
     position   0 .. 7 | 8 .. 15 | 16 .. 19 |
@@ -36,7 +36,7 @@ class RowStates:
 
     slot: int64[rows + 1], where the row's own state is. kept: int64[rows + 1], the slot of its copy that the tree does
     not own yet, 0 for none, and kept_at, the tokens that the copy stands for. due: int64[rows + 1], where the next copy
-    is to be made. interval: tokens, rounded up to whole pages. Raises `InvalidSize` for one below 1.
+    is due. interval: tokens, rounded up to whole pages. Raises `InvalidSize` for one below 1.
     """
 
     def __init__(

@@ -49,7 +49,7 @@ def count_opening(
 def next_slots(
     state: StateArray, slots: Table, lengths: IntArray, rows: IntArray, page_size: int, out: IntArray
 ) -> Verdict:
-    """`decode_slots` for rows of a table: the next slot of each where its last page has room, else -1."""
+    """`decode_slots` for rows of a table: the next slot of each where its last page has a free slot, else -1."""
     seq_lens = np.empty(rows.size, dtype=np.int64)
     last_locs = np.empty(rows.size, dtype=np.int64)
     for i in range(rows.size):
@@ -128,7 +128,7 @@ def commit_rows(
 
 @kernel(i64(i64, i64, i64, types.boolean, types.boolean))
 def _frontier(computed: int, page_size: int, span: int, is_chunked: bool, is_cached: bool) -> int:  # noqa: FBT001
-    """The first position whose window slot a row with so many computed tokens still needs, on a page boundary.
+    """The first position whose window slot a row with `computed` tokens still needs, on a page boundary.
 
     That is what a prefix needs, by `Window.needed_from`, that ends with the last computed token, or, where prefixes are
     cached, with the last whole page of them. Steps under way only compute tokens behind `computed`.

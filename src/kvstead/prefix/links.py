@@ -53,7 +53,7 @@ def path_up(node: Node, root: Node) -> list[Node]:
 
 
 def refuse_unlock(node: Node) -> NoReturn:
-    """Raise the error for a node that is to be unlocked or loosened without a lock of its own."""
+    """Raise the error for unlocking or loosening a node that has no lock of its own."""
     raise LockUnderflow(f"{node} is not locked. Unlock the node that was locked, once for each lock.")
 
 

@@ -14,7 +14,7 @@ class SlotPool(Protocol):
 
     @property
     def page_size(self) -> int:
-        """Slots in each page."""
+        """Slots in each page of the pool."""
         ...
 
     @property

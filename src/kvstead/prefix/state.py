@@ -51,7 +51,7 @@ class StateComponent:
 
     @property
     def evictable(self) -> int:
-        """States that nobody holds. O(1)."""
+        """States without holds. O(1)."""
         return len(self._queue)
 
     def pages_of(self, node: Node) -> int:
@@ -105,7 +105,7 @@ class StateComponent:
         return self._queue.first()
 
     def evict(self, num_pages: int, *, num_victims: int | None = None) -> int:
-        """Free that many states, or all that nobody holds; returns how many.
+        """Free that many states, or all without holds; returns how many.
 
         Raises what the pool raises, with nothing changed.
         """

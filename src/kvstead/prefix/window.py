@@ -28,7 +28,7 @@ from kvstead.prefix.structure import TreeStructure
 from kvstead.prefix.window_locks import WindowLocks, behind
 from kvstead.prefix.window_repair import find_repairs
 
-# Nodes that were cut apart and are alike again are joined up to so many windows, so that paths stay short.
+# Nodes that were cut apart and are alike again are joined up to this many windows, so that paths stay short.
 _WINDOWS_A_JOIN = 8
 
 
