@@ -32,7 +32,8 @@ class Capacity(ABC):
 
     def __init__(self, memory: Memory, tree: PrefixTree) -> None:
         self.first_shortage: float | None = None
-        self._memory = memory
+        pools, self._plan = memory.allocator.pools, memory.plan
+        self._pools: Mapping[str, Pool] = {name: pools[name] for name in memory.plan.sides}
         self._tree = tree
 
     @abstractmethod
@@ -67,7 +68,10 @@ class Capacity(ABC):
 
     def _note_shortage(self) -> None:
         if self.first_shortage is None:
-            self.first_shortage = self._memory.held_share()
+            held = 0
+            for side, pool in self._pools.items():
+                held += pool.num_live * self._plan.sides[side].page_bytes
+            self.first_shortage = held / self._plan.total_bytes
 
 
 class SeparateCapacity(Capacity):
@@ -75,8 +79,6 @@ class SeparateCapacity(Capacity):
 
     def __init__(self, memory: Memory, tree: PrefixTree) -> None:
         super().__init__(memory, tree)
-        pools = memory.allocator.pools
-        self._pools: Mapping[str, Pool] = {name: pools[name] for name in memory.plan.sides}
         self._sizes = Amounts({name: pool.num_pages for name, pool in self._pools.items()})
         self._bounded = [name for name, side in memory.plan.sides.items() if side.is_bounded]
 
@@ -95,13 +97,19 @@ class SeparateCapacity(Capacity):
 
     def make(self, demand: Amounts, *, is_needed: bool = True) -> bool:
         """Evict what each side is short of."""
-        short = demand.beyond(self._free())
+        short = Amounts()
+        for side, num_pages in demand.items():
+            lacking = num_pages - self._pools[side].capacity()
+            if lacking > 0:
+                short[side] = lacking
         if not short:
             return True
         if is_needed:
             self._note_shortage()
-        if short.beyond(self._tree.evictable()):
-            return False
+        evictable = self._tree.evictable()
+        for side, lacking in short.items():
+            if lacking > evictable[side]:
+                return False
         self._tree.evict(short)
         return True
 
@@ -117,14 +125,11 @@ class SeparateCapacity(Capacity):
         available = self._available()
         return sum([available[side] for side in self._bounded])
 
-    def _free(self) -> Amounts:
-        free = Amounts()
-        for name, pool in self._pools.items():
-            free[name] = pool.capacity()
-        return free
-
     def _available(self, evictable: Amounts | None = None) -> Amounts:
-        return self._free() + (self._tree.evictable() if evictable is None else evictable)
+        available = Amounts(self._tree.evictable() if evictable is None else evictable)
+        for side, pool in self._pools.items():
+            available[side] += pool.capacity()
+        return available
 
 
 class SharedCapacity(Capacity):

@@ -52,8 +52,6 @@ class Memory:
         self.chain: Chain | None = _chain(layout, plan, options, device) if plan.is_shared else None
         self.allocator = _allocator(plan, device) if self.chain is None else _allocator_over(self.chain, plan)
         self.may_wait = options.may_move is not None
-        pools = self.allocator.pools
-        self._held = [(pools[name], num_bytes) for name, num_bytes in plan.own_page_bytes.items()]
         self._may_move = options.may_move
         self._fence = options.fence
         self.pool: KVPool | ArenaKVPool | None = None
@@ -84,13 +82,6 @@ class Memory:
         return (
             self.allocator.pools[name].num_pages * self.plan.sides[name].page_entries if name in self.plan.sides else 0
         )
-
-    def held_share(self) -> float:
-        """The share of all bytes that is live or cached. O(sides)."""
-        held = 0
-        for pool, page_bytes in self._held:
-            held += pool.num_live * page_bytes
-        return held / self.plan.total_bytes
 
     def slots(self, slots: Integers) -> torch.Tensor:
         """Where full slots are now; see `KVCacheManager.physical_slots`."""

@@ -31,11 +31,11 @@ class RowCapacity:
         self.windows: RowWindows | None = None
         self.states: RowStates | None = None
         self.capacity = capacity_of(memory, tree)
-        self._page = Amounts({FULL: 1})  # a page of a row, on each side that has pages of rows
+        self._sides = [FULL]  # those on which a page of a row has a page
         if memory.plan.window is not None:
             pool = window_pool(memory.allocator)
             self.windows = RowWindows(rows, tree, pool, memory.plan.window, prefix_cache=prefix_cache)
-            self._page[WINDOW] = 1
+            self._sides.append(WINDOW)
         if memory.allocator.states is not None:
             self.states = RowStates(rows, tree, memory, memory.allocator.states, self.capacity, state_interval)
         self._rows = rows
@@ -49,7 +49,10 @@ class RowCapacity:
         """Make capacity for new pages of rows that are about to grow."""
         if self.windows is not None:
             self.windows.slide(rows)
-        return num_pages == 0 or self.make(self._page.times(num_pages))
+        if num_pages == 0:
+            return True
+        demand = Amounts(dict.fromkeys(self._sides, num_pages))
+        return self.capacity.make(demand) or (self._let_go(demand) and self.capacity.make(demand))
 
     def growth(self, row: int, num_tokens: int) -> int:
         """By how many tokens, `num_tokens` at most, a live row could grow now."""
@@ -57,7 +60,7 @@ class RowCapacity:
         have = int(rows.table.lengths[row])
         wanted = rows.pages(have + num_tokens) - rows.pages(have)
         pages = self._most(wanted)
-        if pages < wanted and self._let_go(self._page.times(wanted)):
+        if pages < wanted and self._let_go(self._pages(wanted)):
             pages = self._most(wanted)
         return min(num_tokens, -have % rows.page_size + pages * rows.page_size)
 
@@ -70,7 +73,11 @@ class RowCapacity:
 
     def _most(self, num_pages: int) -> int:
         """How many new pages of rows, `num_pages` at most, could be had now."""
-        return num_pages if self.capacity.has(self._page.times(num_pages)) else self.capacity.most(self._page)
+        return num_pages if self.capacity.has(self._pages(num_pages)) else self.capacity.most(self._pages(1))
+
+    def _pages(self, num_pages: int) -> Amounts:
+        """Pages of rows, on each side that has them."""
+        return Amounts(dict.fromkeys(self._sides, num_pages))
 
     def _let_go(self, demand: Amounts) -> bool:
         """Have rows release what they do not need, if that may help; whether it may have."""

@@ -12,6 +12,7 @@ over all sides (`evict_bytes`): useless ones first, then by the policy; the full
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from typing import NoReturn
 
 from kvstead.errors import InvalidSize, KVSteadError, OpenGroup
 from kvstead.pages.amounts import FULL, Amounts
@@ -47,7 +48,8 @@ class Eviction:
         """Nodes for what is wanted of the full side; what they do not free of the other sides is evicted alone."""
         if min(wanted.values(), default=0) < 0:
             raise InvalidSize(f"cannot evict {dict(wanted)} pages. Ask for 0 or more of each side.")
-        self._require_no_group()
+        if self._pool.free_group is not None:
+            _refuse_group()
         victims, gone = self._evict_nodes(wanted.get(FULL, 0))
         alone = Amounts()
         for part in self._detachable:
@@ -65,7 +67,8 @@ class Eviction:
                 f"cannot evict {num_bytes} bytes where pages have {dict(page_bytes)} bytes. Ask for 0 bytes or more, "
                 "with pages of the full side that have some."
             )
-        self._require_no_group()
+        if self._pool.free_group is not None:
+            _refuse_group()
         each = Amounts(page_bytes)
         parts = [part for part in self._detachable if each[part.side]]
         num_nodes, gone, alone = 0, Amounts(), Amounts()
@@ -88,10 +91,6 @@ class Eviction:
             gone += step
         return Evicted(gone, alone, num_nodes)
 
-    def _require_no_group(self) -> None:
-        if self._pool.free_group is not None:
-            raise OpenGroup("eviction inside a free group would make nothing available. End the group first.")
-
     def _evict_nodes(self, num_pages: int) -> tuple[int, Amounts]:
         """Leaves, and parents whose last child has gone: how many nodes, and what they held."""
         victims = self._full.choose(num_pages)
@@ -106,3 +105,7 @@ class Eviction:
             self._full.put_back(victims)
             raise
         return len(victims), gone
+
+
+def _refuse_group() -> NoReturn:
+    raise OpenGroup("eviction inside a free group would make nothing available. End the group first.")
