@@ -125,7 +125,7 @@ class Churn:
         self.manager.commit([row], [end], [0])
         self._tokens[row] = self.layout.sequence_bytes(end)
         pages = self.manager.pages(end) - self.manager.pages(start)
-        self._taken += pages * (self.manager.plan.own_page_bytes.pages + self.manager.plan.own_page_bytes.windows)
+        self._taken += pages * (self.manager.plan.own_page_bytes["full"] + self.manager.plan.own_page_bytes["window"])
 
     def _refuse(self, row: int | None = None) -> None:
         """Note how full the memory is, and let another request go."""

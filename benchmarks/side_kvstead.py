@@ -58,7 +58,7 @@ class KVSteadTree:
 
     def evict_call(self, num_tokens: int) -> Call:
         """Give tokens back."""
-        return partial(self._tree.evict, num_tokens)
+        return partial(self._tree.evict, {"full": -(-num_tokens // self._tree.page_size)})
 
 
 class KVSteadWindowTree(KVSteadTree):
@@ -71,7 +71,7 @@ class KVSteadWindowTree(KVSteadTree):
 
     def evict_windows_call(self, num_tokens: int) -> Call:
         """Give window slots back."""
-        return partial(self._tree.evict, 0, num_tokens)
+        return partial(self._tree.evict, {"window": -(-num_tokens // self._tree.page_size)})
 
 
 class KVSteadSide:

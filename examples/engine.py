@@ -4,7 +4,7 @@
        ^                                                             |
        '------------------------- retract --------------------------'
 
-The engine decides who computes what; the manager says where keys and values go and whether there is room.
+The engine decides what is computed; the manager says where keys and values go and whether they fit.
 """
 
 from __future__ import annotations
@@ -90,7 +90,7 @@ class Engine:
         manager, row, tokens = self.manager, request.row, self._tokens(request)
         start = int(manager.computed[row])
         end = start + manager.growth(row, min(self.chunk, len(tokens) - start))
-        if end == start:  # no room: the newest request steps back, its tokens stay known
+        if end == start:  # nothing fits: the newest request steps back, its tokens stay known
             self._retract(self.running[-1])
             return
         manager.extend([row], [end])

@@ -1,6 +1,6 @@
 """What a fake model writes to: one number for each token of each side, and one for each row's state.
 
-`IdMemory` keeps them by slot id, where a manager keeps books only. `PoolMemory` writes them into the manager's own
+`IdMemory` keeps them by slot id, where a manager has no storage. `PoolMemory` writes them into the manager's own
 tensors, over all bytes of an entry, so that it finds out when pages were moved wrongly or two entries overlap.
 """
 
@@ -8,7 +8,7 @@ import numpy as np
 import torch
 
 from kvstead.arena import PoolChain
-from kvstead.engine.room import FULL, STATE, WINDOW
+from kvstead.pages.amounts import FULL, STATE, WINDOW
 
 POISON = -1  # all bits set: in floating point no number
 TORN = -2  # what is read where the bytes of one entry do not agree
@@ -22,7 +22,7 @@ def memory_of(manager):
 
 
 class IdMemory:
-    """Numbers by slot id. Follows the copies of states that the manager orders, since nobody else makes them."""
+    """Numbers by slot id. Follows the copies of states that the manager orders, since only it makes them."""
 
     zeroes_pages = frozenset()
 
@@ -57,7 +57,7 @@ class IdMemory:
         return self._values[side][places].tolist()
 
     def free(self):
-        """What nobody owns now, for `poison`."""
+        """What has no owner now, for `poison`."""
         allocator = self.manager.allocator
         states = {FULL: allocator.page_states()}
         if self.manager.num_window_slots:

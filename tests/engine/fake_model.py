@@ -15,9 +15,9 @@ import numpy as np
 from fake_memory import EMPTY, memory_of
 
 from kvstead.engine import KVCacheManager, Step
-from kvstead.engine.room import FULL, STATE, WINDOW
 from kvstead.kernels import host
 from kvstead.model import ModelLayout
+from kvstead.pages.amounts import FULL, STATE, WINDOW
 from kvstead.prefix import Namespace
 from tiny_model import VOCABULARY
 
@@ -60,7 +60,7 @@ class Job(NamedTuple):
     """What a step computes for one row, as the row, its windows and its state stood when the step was launched.
 
     Places are where the memory keeps a thing. `window_start` is the first position that the job's first query sees in
-    a window; `windows` are the places of it and all behind it. `blank`: by side, places that nobody has written yet.
+    a window; `windows` are the places of it and all behind it. `blank`: by side, places that are not written yet.
     `tokens` is None where they are what this runner has sampled for the row so far.
     """
 
@@ -108,7 +108,7 @@ class FakeRunner:
         return _Done(self._run(self._jobs(step)))
 
     def poison_free_slots(self) -> None:
-        """Overwrite what nobody owns, as another user of the memory might."""
+        """Overwrite what has no owner, as another user of the memory might."""
         self.memory.poison(self.memory.free())
 
     def check_cached(self) -> None:
@@ -255,7 +255,7 @@ class LateRunner(FakeRunner):
         return pending
 
     def poison_free_slots(self) -> None:
-        """Queue the overwriting of what nobody owns now."""
+        """Queue the overwriting of what has no owner now."""
         self._queue.append(partial(self.memory.poison, self.memory.free()))
 
     def check_cached(self) -> None:

@@ -62,7 +62,7 @@ class ManagerModel:
         return row.pages[row.protected // self.page_size :]
 
     def num_free(self):
-        """Pages that nobody has."""
+        """Pages that no row and no prefix has."""
         own = sum(len(self.own_pages(row)) for row in self.rows.values())
         return self.num_pages - len(self.cached) - own - len(self.parked or ())
 

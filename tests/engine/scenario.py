@@ -3,7 +3,9 @@
 import numpy as np
 import pytest
 
-from kvstead.engine.room import PAGE, WINDOW_PAGE
+from kvstead.pages.amounts import Amounts
+
+PAGE, WINDOW_PAGE = Amounts(full=1), Amounts(window=1)
 
 
 def prompt_of(length, first=0):
@@ -46,4 +48,8 @@ def run(scheduler, runner, most=500):
 def peeked(manager, tokens, **keywords):
     """What a look sees: cached tokens, and the pages of each side that could be had beside them."""
     seen = manager.peek(tokens, **keywords)
-    return seen.num_cached, manager.room.most(PAGE, seen.evictable), manager.room.most(WINDOW_PAGE, seen.evictable)
+    return (
+        seen.num_cached,
+        manager.capacity.most(PAGE, seen.evictable),
+        manager.capacity.most(WINDOW_PAGE, seen.evictable),
+    )

@@ -3,10 +3,11 @@
 import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
+from scenario import PAGE
 
 from kvstead.engine import Request
 from kvstead.engine.admission import Admission
-from kvstead.engine.room import PAGE
+from kvstead.engine.running import RunningRequests
 from tiny_model import tiny_manager
 
 ROWS = st.lists(st.tuples(st.integers(1, 12), st.integers(1, 8), st.integers(0, 12), st.booleans()), max_size=4)
@@ -19,29 +20,25 @@ def test_request_fits_beside_what_is_promised(page_size, headroom, rows, length,
     """The whole prompt must fit, and with others on the memory everybody's next growth, as far as they will grow."""
     manager = tiny_manager(40 * page_size, page_size, max_requests=8)
     admission = Admission(manager, headroom)
-    promised, prefilling, decoding = 0, [], []
-    ends = np.zeros(9, dtype=np.int64)
+    promised, running = 0, RunningRequests(8)
 
     def pages(num_tokens):
         return -(-num_tokens // page_size)
 
     for i, (prompt, more, done, is_decoding) in enumerate(rows):
         request = Request(i, np.full(prompt, 10 + i), more, tokens=np.full(prompt, 10 + i))
-        request.row = manager.match(request.prompt).row
+        running.begin(request, manager.match(request.prompt).row)
         held = prompt if is_decoding else min(done, prompt - 1)
         manager.extend([request.row], [held])
-        ends[request.row] = request.max_length
         if is_decoding:
-            decoding.append(request.row)
-        else:
-            prefilling.append(request)
+            running.start_decoding(request)
         promised += pages(min(prompt + headroom, prompt + more)) - pages(held)
     asking = Request(9, np.full(length, 1), new, tokens=np.full(length, 1))
     needed = pages(min(length + headroom, length + new)) + promised if rows else pages(length)
     used = manager.match([2]).row
-    manager.extend([used], [max(0, manager.room.most(PAGE) - spare) * page_size])
-    fits = admission.fits(asking, prefilling, np.array(decoding, dtype=np.int64), ends)
-    assert fits == (needed <= manager.room.most(PAGE))
+    manager.extend([used], [max(0, manager.capacity.most(PAGE) - spare) * page_size])
+    fits = admission.fits(asking, running)
+    assert fits == (needed <= manager.capacity.most(PAGE))
 
 
 @given(st.sampled_from([1, 2, 4]), st.integers(1, 30), st.integers(1, 30), st.integers(0, 30))
@@ -56,7 +53,7 @@ def test_cached_pages_are_counted_once(page_size, length, new, cached):
         manager.commit([row], [cached], [0])
         manager.finish(row)
     asking = Request(0, tokens, new, tokens=tokens)
-    fits = Admission(manager, 3).fits(asking, [], np.empty(0, dtype=np.int64), np.zeros(1, dtype=np.int64))
+    fits = Admission(manager, 3).fits(asking, RunningRequests(1))
     assert fits == (-(-length // page_size) <= 8)
 
 

@@ -3,10 +3,10 @@
 import numpy as np
 import pytest
 from fake_model import FakeRunner, LateRunner, generate
-from scenario import decode, open_row, peeked, prompt_of, run
+from scenario import PAGE, decode, open_row, peeked, prompt_of, run
 
+from eviction_in_tokens import evict
 from kvstead.engine import Request, Scheduler, Status
-from kvstead.engine.room import PAGE
 from kvstead.errors import LockUnderflow, StaleRow
 from tiny_model import tiny_manager
 
@@ -33,7 +33,7 @@ def assert_balanced(manager):
 
 @PAGE_SIZES
 @pytest.mark.parametrize("prefix_cache", [True, False])
-def test_retraction_compares_tokens_where_pages_are_taken(page_size, prefix_cache):
+def test_retraction_counts_pages_not_tokens(page_size, prefix_cache):
     """Three rows cross a page with one page free: one is retracted, no more, and the others decode."""
     manager = tiny_manager(7 * page_size, page_size, prefix_cache=prefix_cache)
     scheduler = Scheduler(manager, decode_headroom=0)
@@ -46,7 +46,7 @@ def test_retraction_compares_tokens_where_pages_are_taken(page_size, prefix_cach
     scheduler.step(runner)
     assert scheduler.num_retractions == 1
     assert [request.status for request in requests] == [Status.DECODE, Status.DECODE, Status.WAITING]
-    assert manager.room.most(PAGE) == 1
+    assert manager.capacity.most(PAGE) == 1
     assert requests[2].output.tolist() == generate(requests[2].prompt, 1)
     run(scheduler, runner)
     assert [request.output.tolist() for request in requests] == [generate(r.prompt, 3) for r in requests]
@@ -58,7 +58,7 @@ def test_retraction_compares_tokens_where_pages_are_taken(page_size, prefix_cach
 @pytest.mark.parametrize("prefix_cache", [True, False])
 @pytest.mark.parametrize("how", ["finish", "abort", "retract"])
 @pytest.mark.parametrize("committed", [4, 5, 7, 8, 11, 12, 15, 16, 17])
-def test_slot_of_the_step_ahead_is_freed_twice_or_never(page_size, prefix_cache, how, committed):
+def test_slot_of_the_step_ahead_is_freed_exactly_once(page_size, prefix_cache, how, committed):
     """A row ends with one slot more than is computed: whole computed pages stay, all else comes back, once."""
     manager = tiny_manager(48, page_size, prefix_cache=prefix_cache)
     row = open_row(manager, prompt_of(4))
@@ -97,7 +97,7 @@ def test_stop_token_comes_while_the_next_step_is_under_way(page_size, make_runne
 
 @PAGE_SIZES
 @pytest.mark.parametrize("tail", [0, 1, 2])
-def test_running_request_keeps_the_duplicates_that_were_freed(page_size, tail):
+def test_running_request_reads_the_slots_of_the_tree(page_size, tail):
     """Of two requests that computed one prompt in one batch the second reads the first's pages from then on."""
     manager = tiny_manager(40 * page_size, page_size)
     tail %= page_size
@@ -125,8 +125,8 @@ def test_running_request_keeps_the_duplicates_that_were_freed(page_size, tail):
 
 
 @PAGE_SIZES
-def test_own_matched_prefix_is_evicted_for_the_own_suffix(page_size):
-    """A request that needs room beside its oldest prefix gets that of another one."""
+def test_matched_prefix_is_kept_from_eviction_for_its_own_suffix(page_size):
+    """A request that needs pages beside its oldest prefix gets that of another one."""
     manager = tiny_manager(12 * page_size, page_size)
     own, other = prompt_of(8 * page_size), prompt_of(4 * page_size, 1)
     manager.finish(open_row(manager, own))
@@ -145,7 +145,7 @@ def test_own_matched_prefix_is_evicted_for_the_own_suffix(page_size):
 
 @PAGE_SIZES
 def test_only_the_own_prefix_could_make_room(page_size):
-    """Then there is no room; the prefix stays, and with the request's end its lock goes."""
+    """Then nothing fits; the prefix stays, and with the request's end its lock goes."""
     manager = tiny_manager(8 * page_size, page_size)
     own = prompt_of(8 * page_size)
     manager.finish(open_row(manager, own))
@@ -166,7 +166,7 @@ def test_only_the_own_prefix_could_make_room(page_size):
     ("page_size", "committed", "reserve", "finish_at", "kept", "pages_back"),
     [(64, 100, 20, 101, 64, 1), (64, 126, 20, 126, 64, 2), (64, 127, 1, 128, 128, 0), (1, 5, 3, 6, 6, 2)],
 )
-def test_speculative_reserve_leaks_the_tail(page_size, committed, reserve, finish_at, kept, pages_back):
+def test_speculative_reserve_frees_the_tail(page_size, committed, reserve, finish_at, kept, pages_back):
     """What was reserved for drafts and not accepted comes back, to the whole last page."""
     manager = tiny_manager(4 * page_size if page_size > 1 else 16, page_size)
     row = open_row(manager, prompt_of(committed))
@@ -185,7 +185,7 @@ def test_speculative_reserve_leaks_the_tail(page_size, committed, reserve, finis
 
 
 @pytest.mark.parametrize("page_size", [1, 4, 64])
-def test_speculative_cycles_leak(page_size):
+def test_speculative_cycles_free_what_they_took(page_size):
     """Drafts of random length, some accepted, request after request: what is reserved is not taken again."""
     rng = np.random.default_rng(page_size)
     manager = tiny_manager(256, page_size)
@@ -195,11 +195,11 @@ def test_speculative_cycles_leak(page_size):
         for _ in range(4):
             computed, held = int(manager.computed[row]), int(manager.table.lengths[row])
             wanted = computed + int(rng.integers(1, 9))
-            free = manager.room.most(PAGE)
+            free = manager.capacity.most(PAGE)
             if wanted > held:
                 new = manager.extend([row], [wanted])
                 assert new.numel() == wanted - held
-            assert free - manager.room.most(PAGE) == max(0, -(-wanted // page_size) - -(-held // page_size))
+            assert free - manager.capacity.most(PAGE) == max(0, -(-wanted // page_size) - -(-held // page_size))
             accepted = int(rng.integers(1, wanted - computed + 1))
             manager.append(row, rng.integers(0, 5, accepted - 1))
             manager.commit([row], [computed + accepted], [1])
@@ -230,7 +230,7 @@ def test_chunked_prompt_restarts_when_nothing_is_cached(page_size, make_runner, 
 
 @PAGE_SIZES
 @pytest.mark.parametrize("how", ["abort", "retract"])
-def test_chunk_in_the_tree_is_freed_with_its_request(page_size, how):
+def test_chunk_in_the_tree_stays_when_its_request_goes(page_size, how):
     """A request that ends in its second chunk gives back that chunk; the first is the tree's, for the next one."""
     manager = tiny_manager(8 * page_size, page_size)
     prompt = prompt_of(4 * page_size)
@@ -249,7 +249,7 @@ def test_chunk_in_the_tree_is_freed_with_its_request(page_size, how):
 
 @PAGE_SIZES
 @RUNNERS
-def test_abort_between_chunks_loses_the_owner(page_size, make_runner):
+def test_abort_between_chunks_keeps_the_owner(page_size, make_runner):
     """An abort with a chunk under way gives that chunk back when its results come, and the row with it."""
     manager = tiny_manager(64 * page_size, page_size, max_length=1024)
     scheduler = Scheduler(manager, chunk_tokens=16 * page_size, overlap=True)
@@ -277,7 +277,7 @@ def test_abort_between_chunks_loses_the_owner(page_size, make_runner):
 @pytest.mark.parametrize("page_size", [1, 4, 16])
 @pytest.mark.parametrize("overlap", [True, False])
 @pytest.mark.parametrize("num_prompt", [1, 48, 60, 63, 64])
-def test_request_that_can_never_fit_retracts_itself_for_ever(page_size, overlap, num_prompt):
+def test_request_that_can_never_fit_is_rejected(page_size, overlap, num_prompt):
     """One token more than the memory holds is refused at once; one less is served alone, and so are all others."""
     manager = tiny_manager(64, page_size)
     scheduler = Scheduler(manager, overlap=overlap, decode_headroom=4)
@@ -312,7 +312,7 @@ def test_request_longer_than_a_row_is_refused():
 @PAGE_SIZES
 @pytest.mark.parametrize("headroom", [0, 1, 8])
 @pytest.mark.parametrize("prefix_cache", [True, False])
-def test_retracted_request_comes_back_too_early(page_size, headroom, prefix_cache):
+def test_retracted_request_waits_until_it_fits(page_size, headroom, prefix_cache):
     """The younger of two is retracted once at most, and comes back only when all that it computes anew fits."""
     manager = tiny_manager(10 * page_size, page_size, prefix_cache=prefix_cache)
     scheduler = Scheduler(manager, decode_headroom=headroom * page_size)
@@ -359,7 +359,7 @@ def test_every_step_makes_progress(page_size):
 
 
 @PAGE_SIZES
-def test_row_of_a_chunk_under_way_goes_to_another(page_size):
+def test_row_of_a_chunk_under_way_stays_with_its_request(page_size):
     """A request in the middle of its prompt keeps its row while a new one is admitted beside it."""
     manager = tiny_manager(32 * page_size, page_size, max_requests=2)
     scheduler = Scheduler(manager, chunk_tokens=6 * page_size, overlap=True)
@@ -376,7 +376,7 @@ def test_row_of_a_chunk_under_way_goes_to_another(page_size):
 
 @PAGE_SIZES
 @pytest.mark.parametrize("prefix_cache", [True, False])
-def test_row_is_recycled_while_a_step_still_uses_it(page_size, prefix_cache):
+def test_row_is_reused_only_after_its_last_step(page_size, prefix_cache):
     """What ended with step n, but is also in step n + 1, gives row and pages back only after that one."""
     manager = tiny_manager(16 * page_size, page_size, max_requests=1, prefix_cache=prefix_cache)
     scheduler = Scheduler(manager, overlap=True)
@@ -394,7 +394,7 @@ def test_row_is_recycled_while_a_step_still_uses_it(page_size, prefix_cache):
     assert not manager.flush()
     scheduler.process(second, [4])
     assert manager.table.num_free == 1
-    assert manager.room.most(PAGE) == 16
+    assert manager.capacity.most(PAGE) == 16
     assert request.output.tolist() == [3]
     third = scheduler.schedule()
     assert third.chunks[0].request is waits
@@ -421,7 +421,7 @@ def test_whole_prompt_cached_leaves_nothing_to_compute(page_size, over, num_page
 
 
 @pytest.mark.parametrize("page_size", [1, 4, 256])
-def test_preempted_request_counts_twice(page_size):
+def test_preempted_request_counts_once(page_size):
     """One token behind a whole page, retracted and resumed: the page is found, two are held, the length grows by 1."""
     manager = tiny_manager(4 * page_size, page_size)
     row = open_row(manager, prompt_of(page_size))
@@ -438,7 +438,7 @@ def test_preempted_request_counts_twice(page_size):
 
 
 @PAGE_SIZES
-def test_flush_while_something_is_alive(page_size):
+def test_flush_is_refused_while_something_is_alive(page_size):
     """A flush is refused, and changes nothing, for a running request, one that ended under way, and an open group."""
     manager = tiny_manager(8 * page_size, page_size)
     manager.finish(open_row(manager, prompt_of(2 * page_size, 1)))
@@ -469,7 +469,7 @@ def test_flush_while_something_is_alive(page_size):
 
 @pytest.mark.parametrize("page_size", [1, 2, 3, 8])
 @pytest.mark.parametrize("num_rows", [1, 2, 3])
-def test_decode_evicts_a_page_for_every_row(page_size, num_rows):
+def test_decode_evicts_only_for_rows_that_open_a_page(page_size, num_rows):
     """Eviction gives what the step opens, not a page for each of its rows."""
     lengths = [2 * page_size - 1, 2 * page_size, 3 * page_size][:num_rows]
     manager = tiny_manager(16 * page_size, page_size)
@@ -486,7 +486,7 @@ def test_decode_evicts_a_page_for_every_row(page_size, num_rows):
 
 @pytest.mark.parametrize("page_size", [1, 3, 4])
 @pytest.mark.parametrize("free", [0, 1, 2])
-def test_extend_evicts_for_the_tokens_it_is_given(page_size, free):
+def test_extend_evicts_only_for_new_pages(page_size, free):
     """Steps inside a held page evict nothing, others what their pages need beyond those that are free."""
     for start in range(1, 2 * page_size + 1):
         for growth in range(3 * page_size):
@@ -501,8 +501,8 @@ def test_extend_evicts_for_the_tokens_it_is_given(page_size, free):
 
 
 @PAGE_SIZES
-def test_extension_that_fails_has_evicted_already(page_size):
-    """When all unused prefixes together make too little room, none of them goes."""
+def test_extension_that_fails_evicts_nothing(page_size):
+    """When all unused prefixes together free too little, none of them goes."""
     manager = tiny_manager(6 * page_size, page_size)
     row = open_row(manager, prompt_of(page_size))
     cache_pages(manager, 4)
@@ -514,7 +514,7 @@ def test_extension_that_fails_has_evicted_already(page_size):
 
 
 @pytest.mark.parametrize("page_size", [2, 3, 4, 16])
-def test_partly_filled_page_keyed_and_keyed_again(page_size):
+def test_partly_filled_page_is_not_keyed(page_size):
     """A pause leaves the partial page out of the tree; filled after the resumption it is its parent's one child."""
     manager = tiny_manager(8 * page_size, page_size)
     tokens = prompt_of(2 * page_size)
@@ -525,14 +525,14 @@ def test_partly_filled_page_keyed_and_keyed_again(page_size):
     upper, lower = manager.tree.root.below()
     assert (upper.end, lower.end) == (page_size, 2 * page_size)
     assert list(upper.children.values()) == [lower]
-    assert manager.tree.evict(1).num_tokens == page_size
+    assert evict(manager.tree, 1).num_tokens == page_size
     assert upper.children == {}
     assert_balanced(manager)
 
 
 @PAGE_SIZES
 @pytest.mark.parametrize("first_out", [0, 1])
-def test_pins_of_a_lookup_leak_or_underflow(page_size, first_out):
+def test_pins_of_a_lookup_are_balanced(page_size, first_out):
     """A look pins nothing, two requests on one prefix let go in either order, and neither lets go twice."""
     manager = tiny_manager(8 * page_size, page_size)
     tokens = prompt_of(2 * page_size + 1)
@@ -543,7 +543,7 @@ def test_pins_of_a_lookup_leak_or_underflow(page_size, first_out):
     node = manager.lock_of(rows[0])
     assert node.pins == 2
     manager.abort(rows[first_out])
-    assert (node.pins, manager.tree.evict(1).num_tokens) == (1, 0)
+    assert (node.pins, evict(manager.tree, 1).num_tokens) == (1, 0)
     with pytest.raises(StaleRow):
         manager.abort(rows[first_out])
     assert node.pins == 1

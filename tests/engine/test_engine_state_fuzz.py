@@ -8,7 +8,7 @@ from fake_memory import Fence, Switch
 from fake_model import FakeRunner, LateRunner, generate
 
 from kvstead.engine import KVCacheManager, Request, Scheduler, Status
-from kvstead.engine.room import Demand
+from kvstead.pages.amounts import FULL, STATE, WINDOW, Amounts
 from kvstead.prefix import Namespace
 from tiny_model import tiny_layout, tiny_state_layout, tiny_window_layout
 
@@ -24,7 +24,7 @@ class Memory(NamedTuple):
     pool_layout: str
     page_size: int
     span: int
-    sizes: Demand
+    sizes: Amounts
     options: dict
 
     def layout(self):
@@ -39,28 +39,29 @@ class Memory(NamedTuple):
         pages = -(-num_tokens // self.page_size)
         has_window = self.kind not in {"full", "full state"}
         windows = min(pages, -(-self.span // self.page_size) + 2) if has_window else 0
-        return Demand(pages, windows, 1 if "state" in self.kind else 0)
+        return Amounts(full=pages, window=windows, state=1 if "state" in self.kind else 0)
 
     def page_bytes(self):
         """Of each side."""
         layout = self.layout()
         tokens = layout.full_bytes_per_token, layout.window_bytes_per_token
-        return Demand(*(size * self.page_size for size in tokens), layout.state_bytes)
+        full, window = (size * self.page_size for size in tokens)
+        return Amounts(full=full, window=window, state=layout.state_bytes)
 
     def bytes_of(self, demand):
         """What pages and states take together."""
-        return sum(count * size for count, size in zip(demand, self.page_bytes(), strict=True))
+        return sum(count * self.page_bytes()[side] for side, count in demand.items())
 
     def manager(self, **keywords):
         """The manager of such a memory."""
         options = {"max_requests": 16, "max_length": 512, "page_size": self.page_size, **self.options, **keywords}
         layout = self.layout()
         if self.pool_layout == "static":
-            sizes = {"num_slots": self.sizes.pages * self.page_size}
-            if self.sizes.windows:
-                sizes["num_window_slots"] = self.sizes.windows * self.page_size
-            if self.sizes.states:
-                sizes["num_states"] = self.sizes.states
+            sizes = {"num_slots": self.sizes[FULL] * self.page_size}
+            if self.sizes[WINDOW]:
+                sizes["num_window_slots"] = self.sizes[WINDOW] * self.page_size
+            if self.sizes[STATE]:
+                sizes["num_states"] = self.sizes[STATE]
             for name in ("eager", "may_move"):
                 options.pop(name, None)
             return KVCacheManager(layout, **sizes, **options)
@@ -68,17 +69,19 @@ class Memory(NamedTuple):
 
     def num_bytes(self):
         """Of a memory whose sides share it, sink included: enough for a page of each on any grid."""
-        return max(self.page_bytes()) + max(self.bytes_of(self.sizes), 2 * sum(self.page_bytes()))
+        each = self.page_bytes().values()
+        return max(each) + max(self.bytes_of(self.sizes), 2 * sum(each))
 
     def verdict(self, num_tokens):
         """Whether a sequence fits when it has the memory to itself; None where that is a matter of grids."""
         demand = self.demand(num_tokens)
         if self.pool_layout == "static":
-            return all(want <= have for want, have in zip(demand, self.sizes, strict=True))
-        spare = self.num_bytes() - max(self.page_bytes()) - self.bytes_of(demand)
+            return all(want <= self.sizes[side] for side, want in demand.items())
+        largest = max(self.page_bytes().values())
+        spare = self.num_bytes() - largest - self.bytes_of(demand)
         if spare < 0:
             return False
-        return True if spare >= 3 * max(self.page_bytes()) else None
+        return True if spare >= 3 * largest else None
 
 
 class Traffic(NamedTuple):
@@ -101,16 +104,16 @@ def traffic(seed, kind, pool_layout, size):
 
     page_size, span = one_of(1, 4, 1, 4, 2, 3, 16), int(rng.integers(1, 12))
     most = int(rng.integers(4, 4 + 3 * size))  # tokens of a sequence
-    memory = Memory(kind, pool_layout, page_size, span, Demand(), {})
+    memory = Memory(kind, pool_layout, page_size, span, Amounts(), {})
     alone = memory.demand(most)
     factor = one_of(1, 1, 1, 2, 3, 5)
-    sizes = Demand(
-        alone.pages * factor + int(rng.integers(0, 3)),
-        (alone.windows * factor + int(rng.integers(0, 2))) if alone.windows else 0,
-        (factor + int(one_of(0, 0, 0, 1, 2, 6))) if alone.states else 0,
+    sizes = Amounts(
+        full=alone[FULL] * factor + int(rng.integers(0, 3)),
+        window=(alone[WINDOW] * factor + int(rng.integers(0, 2))) if alone[WINDOW] else 0,
+        state=(factor + int(one_of(0, 0, 0, 1, 2, 6))) if alone[STATE] else 0,
     )
     if pool_layout == "unified":  # grids may cost a page of each
-        sizes = Demand(*(count + (count > 0) * int(rng.integers(0, 2)) for count in sizes))
+        sizes = Amounts({side: count + (count > 0) * int(rng.integers(0, 2)) for side, count in sizes.items()})
     may_move = Switch()
     options = {
         "prefix_cache": rng.random() < 0.85,
@@ -226,7 +229,7 @@ def test_every_output_is_the_models_own_whatever_shares_the_memory(kind, pool_la
         num_reads += min(runner.num_reads, runner.num_state_reads if manager.state_bytes else runner.num_reads)
         num_copies += manager.num_state_copies
         num_moves += manager.chain.num_moves if manager.chain else 0
-        num_evicted += manager.evicted.num_tokens
+        num_evicted += manager.evicted.pages["full"]
     assert num_reads > 0
     assert num_evicted > 0
     assert (num_copies > 0) == ("state" in kind)

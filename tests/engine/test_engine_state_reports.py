@@ -9,8 +9,10 @@ from fake_memory import Fence
 from fake_model import FakeRunner, LateRunner, generate
 from scenario import compute, decode, open_row, prompt_of, run
 
+from eviction_in_tokens import evict, in_tokens
 from kvstead.engine import KVCacheManager, Request, Scheduler, Status
-from kvstead.engine.room import ONE_STATE, PAGE, Demand
+from kvstead.engine.row_states import ONE_STATE
+from kvstead.pages.amounts import Amounts
 from tiny_model import tiny_manager, tiny_state_layout, tiny_window_layout
 
 PAGE_SIZES = pytest.mark.parametrize("page_size", [1, 2, 4])
@@ -42,7 +44,7 @@ def free_states(manager):
 
 
 def assert_all_comes_back(manager):
-    """Nobody runs: nothing is live, and once flushed nothing is cached."""
+    """No request runs: nothing is live, and once flushed nothing is cached."""
     manager.audit()
     assert manager.live_states() == manager.live_tokens() == manager.tree.held_states == 0
     assert manager.flush()
@@ -151,7 +153,7 @@ def test_match_is_all_or_nothing(pool_layout):
     for num_rows, num_states in ((4, 3), (3, 4), (3, 3)):
         options = {"max_requests": num_rows, "storage": False}
         manager = with_states(num_states, **options) if pool_layout == "static" else shared(0, num_states, **options)
-        most = min(num_rows, manager.room.most(ONE_STATE))
+        most = min(num_rows, manager.capacity.most(ONE_STATE))
         rows = [manager.match([first]).row for first in range(most)]
         before = manager.stats(), manager.table.num_free, free_states(manager)
         assert manager.match([OTHER]) is None
@@ -188,8 +190,8 @@ def test_checkpoint_without_room_is_left_out(overlap, span):
 @OVERLAP
 @RUNNERS
 @pytest.mark.parametrize("interval", [1, 4])
-def test_who_runs_alone_is_admitted_beside_any_cache(interval, make_runner, overlap):
-    """A memory of one state, or of room for one request only, serves any that fits, also one whose prefix is cached."""
+def test_single_request_is_admitted_beside_any_cache(interval, make_runner, overlap):
+    """A memory of one state, or for one request only, serves any that fits, also one whose prefix is cached."""
     memories = [lambda fence: with_states(1, 2, num_slots=24, state_interval=interval, fence=fence)]
     memories += [
         lambda fence, spare=spare: shared(24 + spare, 1, 2, state_interval=interval, fence=fence) for spare in range(12)
@@ -198,7 +200,7 @@ def test_who_runs_alone_is_admitted_beside_any_cache(interval, make_runner, over
     for make in memories:
         fence = Fence()
         manager = make(fence)
-        if num_served == 3 or not manager.room.holds(Demand(12, 0, 1)):
+        if num_served == 3 or not manager.capacity.holds(Amounts(full=12, state=1)):
             continue
         num_served += 1
         scheduler, runner = Scheduler(manager, chunk_tokens=7, overlap=overlap), make_runner(manager)
@@ -247,7 +249,7 @@ def test_states_and_not_a_ratio_say_how_many_run():
 
 @PAGE_SIZES
 @pytest.mark.parametrize("interval", [3, 8, 64])
-def test_reuse_behind_a_divergence_comes_back_with_the_next_copy(interval, page_size):
+def test_reuse_behind_a_divergence_returns_with_the_next_copy(interval, page_size):
     """With its only state behind the divergence a prefix is no hit, and says so; where they part, one is made."""
     manager = with_states(8, page_size, num_slots=256, state_interval=1000)
     common, length = 6 * page_size, 10 * page_size
@@ -291,7 +293,7 @@ def test_hit_refreshes_only_the_state_that_it_uses():
             found |= {(node.end, int(first))} if node.state is not None else set()
             above += [(child, first) for child in node.children.values()]
         assert found == set(left)
-        manager.tree.evict(0, 0, 1)
+        evict(manager.tree, 0, 0, 1)
         left.pop(0)
     assert manager.tree.num_states == 0
 
@@ -312,16 +314,16 @@ def test_state_gets_the_bytes_that_only_cached_tokens_hold(state_rows, eager):
         stays, goes = rows[order], rows[1 - order]
         manager.finish(goes)
         for first in range(2, 40):
-            if manager.room.most(ONE_STATE) == 0 or not manager.chain.fits({"state": 1}):
+            if manager.capacity.most(ONE_STATE) == 0 or not manager.chain.fits({"state": 1}):
                 break
             leave(manager, prompt_of(7, first=first))
         compute(manager, stays, 10 + manager.growth(stays, 0))
         while manager.chain.fits({"full": 1}):
             assert manager.extend([stays], [int(manager.table.lengths[stays]) + 1]) is not None
         assert manager.tree.evictable_tokens > least
-        evicted = manager.evicted.num_tokens
+        evicted = in_tokens(manager.evicted, manager.page_size).num_tokens
         row = manager.match([OTHER]).row
-        assert 0 < manager.evicted.num_tokens - evicted <= least + 10
+        assert 0 < in_tokens(manager.evicted, manager.page_size).num_tokens - evicted <= least + 10
         assert manager.table.lengths[stays] >= 10
         manager.audit()
         for at in (stays, row):
@@ -334,29 +336,29 @@ def test_nothing_is_evicted_for_a_state_that_may_not_be_placed():
     moves = []
     manager = shared(40, 2, storage=False, may_move=lambda: not moves)
     rows = [open_row(manager, prompt_of(3, first=first)) for first in range(2)]
-    while manager.room.most(PAGE):
+    while manager.capacity.most(Amounts(full=1)):
         if manager.extend([rows[0]], [int(manager.table.lengths[rows[0]]) + 1]) is None:
             break
     moves.append(1)
-    before = manager.evicted, manager.stats()
+    before = in_tokens(manager.evicted, manager.page_size), manager.stats()
     assert manager.match([OTHER]) is None
-    assert (manager.evicted, manager.stats()) == before
+    assert (in_tokens(manager.evicted, manager.page_size), manager.stats()) == before
     manager.audit()
 
 
 @PAGE_SIZES
-def test_borrowed_bytes_are_neither_negative_nor_promised_twice(page_size):
+def test_borrowed_bytes_are_positive_and_promised_once(page_size):
     """What could be had of each side is never below 0, shrinks by what another side takes, and can be had."""
     manager = shared(64, 0, page_size, layout=tiny_window_layout(6), storage=False)
     row = manager.match(prompt_of(3)).row
-    page = Demand(1, 1)
-    most = manager.room.most(page)
+    page = Amounts(full=1, window=1)
+    most = manager.capacity.most(page)
     while manager.extend([row], [int(manager.table.lengths[row]) + page_size]) is not None:
-        now = manager.room.most(page)
+        now = manager.capacity.most(page)
         assert 0 <= now <= most
-        assert manager.room.has(page.times(now))
-        assert not manager.room.has(page.times(now + 1))
-        assert min(manager.room.most(PAGE), manager.window_room()) >= now
+        assert manager.capacity.has(page.times(now))
+        assert not manager.capacity.has(page.times(now + 1))
+        assert min(manager.capacity.most(Amounts(full=1)), manager.window_room()) >= now
         most = now
         manager.commit([row], [min(3, int(manager.table.lengths[row]))], [1])
     assert most == 0

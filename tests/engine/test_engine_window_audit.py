@@ -106,11 +106,11 @@ def call_a_live_node_a_tombstone(manager, rows):
 
 
 def miscount_evictable_windows(manager, _rows):
-    manager.tree._window.evictable_tokens -= PAGE_SIZE
+    manager.tree._window.evictable -= 1
 
 
 def miscount_tombstones(manager, _rows):
-    manager.tree._window.tombstone_tokens += PAGE_SIZE
+    manager.tree._window.dead += 1
 
 
 def leave_a_window_lock(manager, rows):

@@ -3,11 +3,10 @@
 import numpy as np
 import pytest
 from fake_model import FakeRunner, LateRunner, generate
-from scenario import compute, decode, open_row, prompt_of, run
+from scenario import PAGE, compute, decode, open_row, prompt_of, run
 
+from eviction_in_tokens import Gone, in_tokens
 from kvstead.engine import Request, Scheduler, Status
-from kvstead.engine.room import PAGE
-from kvstead.prefix import Evicted
 from tiny_model import tiny_manager, tiny_window_layout
 
 SPANS = pytest.mark.parametrize("span", range(1, 10))
@@ -80,7 +79,7 @@ def assert_all_comes_back(manager, *, is_audited=True):
 @PAGE_SIZES
 @SPANS
 def test_frontier_of_freed_windows_reaches_the_end_of_what_is_cached(span, page_size, kind):
-    """A row keeps the window of its last whole page, however short the window: what it caches can be gone on from."""
+    """A row keeps the window of its last whole page, however short the window: what it caches can be continued."""
     manager = windowed(64, 64, page_size, span, kind=kind)
     for length in range(1, 41):
         tokens = prompt_of(length)
@@ -104,7 +103,7 @@ def test_frontier_of_freed_windows_reaches_the_end_of_what_is_cached(span, page_
 @PAGE_SIZES
 @SPANS
 def test_frontier_passes_the_boundary_while_a_row_decodes(span, page_size, kind):
-    """At every length that a row reaches token by token its cached part can be gone on from, and nothing else is kept.
+    """At every length that a row reaches token by token its cached part can be continued, and nothing else is kept.
 
     A token is computed while it is the last that is known: the boundary is that of one token less than is known.
     """
@@ -210,13 +209,13 @@ def test_windows_run_out_while_the_full_side_has_room(span, page_size):
     assert manager.tree.window_evictable_tokens == 3 * node
     row = open_row(manager, prompt_of(node, 1))
     assert free_slots(manager) == (12 * node, 0)
-    assert manager.room.most(PAGE) * page_size == 15 * node
+    assert manager.capacity.most(PAGE) * page_size == 15 * node
     assert manager.window_room() * page_size == 3 * node
     assert manager.extend([row], [2 * node]) is not None
     assert free_slots(manager) == (11 * node, 0)
     assert (manager.tree.evictable_tokens, manager.tree.window_evictable_tokens) == (3 * node, 2 * node)
     assert manager.tree.num_tombstone_tokens == node
-    assert manager.evicted == Evicted(0, 0, node, node)
+    assert in_tokens(manager.evicted, manager.page_size) == Gone(0, 0, node, node)
     assert found(manager, tokens) == 3 * node
     assert found(manager, tokens[:node]) == 0
     manager.audit()
@@ -226,8 +225,8 @@ def test_windows_run_out_while_the_full_side_has_room(span, page_size):
 
 @PAGE_SIZES
 @SPANS
-def test_windows_that_are_needed_are_no_room(span, page_size):
-    """With every window page in use nothing is evicted, of either side, and an extension finds no room."""
+def test_windows_that_are_needed_do_not_count_as_capacity(span, page_size):
+    """With every window page in use nothing is evicted, of either side, and an extension returns None."""
     node = -(-span // page_size) * page_size
     manager = windowed(16 * node, 3 * node, page_size, span)
     tokens = path_of_live_nodes(manager, 3, node)
@@ -238,7 +237,7 @@ def test_windows_that_are_needed_are_no_room(span, page_size):
     assert manager.extend([row], [2 * node]) is not None  # what the matched one does not read
     assert manager.extend([row], [2 * node + 1]) is None
     assert manager.decode([row]) is None
-    assert (manager.room.most(PAGE) * page_size, manager.window_room()) == (11 * node, 0)
+    assert (manager.capacity.most(PAGE) * page_size, manager.window_room()) == (11 * node, 0)
     assert manager.tree.evictable_tokens == 0
     assert manager.tree.window_protected_tokens == node
     manager.audit()
@@ -325,7 +324,7 @@ def test_what_dead_windows_cost_is_told_once(span, page_size):
 @pytest.mark.parametrize("page_size", [1, 2, 4, 16])
 @pytest.mark.parametrize("prefix", range(16))
 @pytest.mark.parametrize("overlap", [True, False])
-def test_chunk_takes_the_window_budget_without_room_for_the_page(page_size, prefix, overlap):
+def test_admitted_chunk_fits_wherever_it_begins_in_a_page(page_size, prefix, overlap):
     """Wherever in a page a chunk begins, and with a chunk as large as the window side, what is admitted fits."""
     manager = windowed(256, 64, page_size, 8)
     scheduler = Scheduler(manager, overlap=overlap)
@@ -343,7 +342,7 @@ def test_chunk_takes_the_window_budget_without_room_for_the_page(page_size, pref
 
 @pytest.mark.parametrize("page_size", [1, 4, 8])
 @pytest.mark.parametrize("overlap", [True, False])
-def test_chunk_is_admitted_with_no_window_budget_at_all(page_size, overlap):
+def test_prompt_waits_while_every_window_page_is_held(page_size, overlap):
     """While others hold every window page a prompt waits; it goes on when they have ended."""
     manager = windowed(512, 64, page_size, 32, prefix_cache=False)
     scheduler = Scheduler(manager, chunk_tokens=64, decode_headroom=0, overlap=overlap)
@@ -368,7 +367,7 @@ def test_chunk_is_admitted_with_no_window_budget_at_all(page_size, overlap):
 @pytest.mark.parametrize("page_size", [1, 2, 4, 8])
 @pytest.mark.parametrize("overlap", [True, False])
 @pytest.mark.parametrize("window_slots", [48, 64, 128, 256])
-def test_long_prompt_is_charged_its_whole_length_in_windows(window_slots, page_size, overlap, make_runner):
+def test_long_prompt_is_charged_only_its_window(window_slots, page_size, overlap, make_runner):
     """A prompt of many windows runs in a few: at once, in chunks as large as the window side allows, never waiting."""
     manager = windowed(1024, window_slots, page_size, 32, max_length=1024)
     scheduler = Scheduler(manager, chunk_tokens=64, overlap=overlap)
@@ -396,7 +395,7 @@ def test_long_prompt_is_charged_its_whole_length_in_windows(window_slots, page_s
 @PAGE_SIZES
 @SPANS
 @pytest.mark.parametrize("overlap", [True, False])
-def test_window_side_of_one_sequence_never_hangs(span, page_size, overlap):
+def test_window_side_of_one_sequence_always_goes_on(span, page_size, overlap):
     """The least window side that a sequence can run on serves prompts of any length, one page less refuses them."""
     least = -(-span // page_size) + 2
     for num_pages in (least, least - 1):
@@ -421,7 +420,7 @@ def test_window_side_of_one_sequence_never_hangs(span, page_size, overlap):
 @PAGE_SIZES
 @pytest.mark.parametrize("span", [1, 2, 4, 9])
 @pytest.mark.parametrize("prefix_cache", [True, False])
-def test_window_pages_are_recycled_while_a_step_still_reads_them(span, page_size, prefix_cache):
+def test_window_pages_are_reused_only_after_the_step_that_reads_them(span, page_size, prefix_cache):
     """What ended with step n, but is also in step n + 1, gives both sides back only after that one."""
     manager = windowed(256, 128, page_size, span, max_requests=1, prefix_cache=prefix_cache)
     scheduler = Scheduler(manager, overlap=True)
@@ -463,8 +462,8 @@ def test_window_that_falls_behind_is_handed_on_while_it_is_read(span, page_size,
 @KINDS
 @PAGE_SIZES
 @SPANS
-def test_insertion_over_a_tombstone_frees_a_live_window(span, page_size, kind):
-    """The dead pages take over the windows of who computed them again; one full copy is freed, window counts stay."""
+def test_tombstone_takes_over_the_windows_of_an_insertion(span, page_size, kind):
+    """The dead pages take over the windows of a second computation; one full copy is freed, window counts stay."""
     manager = windowed(128, 96, page_size, span, kind=kind)
     length = -(-span // page_size) * page_size + 2 * page_size
     tokens = prompt_of(length + 40)

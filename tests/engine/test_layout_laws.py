@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from kvstead.engine import KVCacheManager
-from kvstead.engine.room import FULL, STATE, WINDOW, Demand
 from kvstead.errors import LayoutError
+from kvstead.pages.amounts import FULL, WINDOW, Amounts
 from tiny_model import tiny_layout, tiny_state_layout, tiny_window_layout
 
 LAYOUTS = {
@@ -22,7 +22,7 @@ KINDS = pytest.mark.parametrize("kind", LAYOUTS)
 
 
 def managers(layout, num_bytes, page_size, **options):
-    """One of every way to lay out so many bytes, books only; those that are too small for it are left out."""
+    """One of every way to lay out so many bytes, without storage; those that are too small for it are left out."""
     options = {"max_requests": 12, "max_length": 256, "storage": False, **options}
     made = {}
     for pool_layout in POOL_LAYOUTS:
@@ -49,7 +49,7 @@ def check_bytes(manager):
 @KINDS
 @pytest.mark.parametrize("page_size", [1, 4])
 def test_what_any_layout_grants_the_ideal_one_would_have(kind, page_size):
-    """With the same history and bytes, `ideal` has room whenever another has; all bytes add up after each call."""
+    """With the same history and bytes, `ideal` has capacity whenever another has; all bytes add up after each call."""
     num_refused = 0
     for seed in range(3):
         rng = np.random.default_rng([seed, page_size])
@@ -68,7 +68,7 @@ def test_what_any_layout_grants_the_ideal_one_would_have(kind, page_size):
                         num_refused += 1
                     else:
                         twin = ideal.match(tokens)
-                        assert twin is not None, f"{name} has room for a state, ideal has not"
+                        assert twin is not None, f"{name} has capacity for a state, ideal has not"
                         rows[lease.row] = twin.row
                 elif rng.random() < 0.12:
                     row = list(rows)[rng.integers(len(rows))]
@@ -83,7 +83,7 @@ def test_what_any_layout_grants_the_ideal_one_would_have(kind, page_size):
                         if manager.extend([row], [end]) is None:
                             num_refused += 1
                         else:
-                            assert ideal.extend([rows[row]], [end]) is not None, f"{name} has room, ideal has not"
+                            assert ideal.extend([rows[row]], [end]) is not None, f"{name} has capacity, ideal has not"
                             for each, at in ((manager, row), (ideal, rows[row])):
                                 each.commit([at], [end], [1])
                 check_bytes(manager)
@@ -96,7 +96,7 @@ def test_what_any_layout_grants_the_ideal_one_would_have(kind, page_size):
 @KINDS
 @pytest.mark.parametrize("page_size", [1, 4])
 def test_arena_refuses_only_what_no_placement_has_room_for(kind, page_size):
-    """A unified memory says no just where its chain could not, were all that can be evicted gone; books add up."""
+    """A unified memory says no exactly where its chain could not with everything evictable gone; all counts agree."""
     for seed in range(3):
         rng = np.random.default_rng([seed, page_size])
         num_bytes = int(rng.integers(2500, 5000))
@@ -117,12 +117,9 @@ def test_arena_refuses_only_what_no_placement_has_room_for(kind, page_size):
                 num_pages = manager.pages(end) - manager.pages(int(manager.table.lengths[row]))
                 if manager.extend([row], [end]) is None:
                     num_refused += 1
-                    gone = {FULL: tree.evictable_tokens // page_size, WINDOW: tree.window_evictable_tokens // page_size}
-                    gone[STATE] = tree.evictable_states
                     want = {FULL: num_pages, WINDOW: num_pages}
-                    pools = manager.chain.pools
-                    gone, want = ({name: n for name, n in counts.items() if name in pools} for counts in (gone, want))
-                    assert not manager.chain.fits(want, without=gone)
+                    want = {name: count for name, count in want.items() if name in manager.chain.pools}
+                    assert not manager.chain.fits(want, without=tree.evictable())
                     assert manager.row_states is None or manager.row_states.num_kept == 0
                 else:
                     manager.commit([row], [end], [0])
@@ -139,7 +136,7 @@ def test_arena_refuses_only_what_no_placement_has_room_for(kind, page_size):
 @KINDS
 @pytest.mark.parametrize("page_size", [1, 4, 16])
 def test_memory_that_is_named_as_enough_is_enough(kind, page_size):
-    """Whoever is told that bytes hold no page of each kind, and what would be enough, can make a memory of that."""
+    """A memory can be made of the bytes that a refusal names as enough for a page of each kind."""
     layout = LAYOUTS[kind]
     for pool_layout in ("unified", "padded", "ideal"):
         options = {"page_size": page_size, "pool_layout": pool_layout, "storage": False, "max_length": 64}
@@ -150,6 +147,6 @@ def test_memory_that_is_named_as_enough_is_enough(kind, page_size):
                 enough = re.search(r"([\d,]+) are enough", str(error))
                 KVCacheManager(layout, int(enough[1].replace(",", "")), **options)
             else:
-                least = Demand(1, int(manager.window is not None), int(manager.state_bytes > 0))
-                assert manager.room.holds(least)
-                assert manager.room.has(least)
+                least = Amounts(dict.fromkeys(manager.plan.sides, 1))
+                assert manager.capacity.holds(least)
+                assert manager.capacity.has(least)

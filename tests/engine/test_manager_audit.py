@@ -41,7 +41,7 @@ def swap_pages_of_a_node(manager, rows):
 
 
 def miscount_evictable(manager, _rows):
-    manager.tree._full.evictable_tokens -= PAGE_SIZE
+    manager.tree._full.evictable -= 1
 
 
 def leave_a_lock(manager, rows):
@@ -57,7 +57,7 @@ def forget_a_lock(manager, rows):
 
 
 def lock_elsewhere(manager, rows):
-    manager._node[rows[0]] = manager.tree.root
+    manager.rows.node[rows[0]] = manager.tree.root
 
 
 def swap_shared_slots(manager, rows):

@@ -6,9 +6,8 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 from manager_model import ManagerModel
-from scenario import peeked
+from scenario import PAGE, peeked
 
-from kvstead.engine.room import PAGE
 from kvstead.errors import InvalidSize, OpenGroup, RequestError, RowOverflow, StaleRow
 from kvstead.prefix import Namespace
 from tiny_model import tiny_manager
@@ -78,7 +77,7 @@ class ManagerMachine(RuleBasedStateMachine):
         how=st.sampled_from(["stay", "finish", "finish", "abort"]),
     )
     def serve(self, tokens, space, chunk, is_shared, how):
-        """A request comes, computes its prompt chunk by chunk as far as there is room, and stays or ends."""
+        """A request comes, computes its prompt chunk by chunk as far as it fits, and stays or ends."""
         if len(self.model.rows) == MAX_ROWS:
             return
         known = set(self.model.rows)
@@ -100,7 +99,7 @@ class ManagerMachine(RuleBasedStateMachine):
             self.end_row(number, how)
 
     def grow(self, numbers, lengths, call):
-        """What `extend` and `decode` have in common: room, eviction, and the slots that come back."""
+        """What `extend` and `decode` have in common: capacity, eviction, and the slots that come back."""
         model, step = self.model, self.model.page_size
         rows = [model.rows[number] for number in numbers]
         new_pages = [model.pages_for(end) - model.pages_for(row.length) for row, end in zip(rows, lengths, strict=True)]
@@ -211,11 +210,11 @@ class ManagerMachine(RuleBasedStateMachine):
     def end_row(self, number, how):
         """End a row in one of three ways."""
         row = self.model.rows[number]
-        released = self.manager.num_released
+        released = self.manager.rows.num_released
         told = getattr(self.manager, how)(number)
         assert (told is None) == (how != "retract")
         assert told is None or told.tolist() == row.tokens
-        assert self.manager.num_released == released + 1
+        assert self.manager.rows.num_released == released + 1
         if how != "abort":
             self.model.cache(row)
         self.model.end(number)
@@ -264,7 +263,7 @@ class ManagerMachine(RuleBasedStateMachine):
             (StaleRow, lambda: manager.abort(stale)),
             (StaleRow, lambda: manager.known_tokens(stale)),
         ]
-        if manager.prefix_cache:  # without one nobody looks at the tokens
+        if manager.prefix_cache:  # without one the tokens are not read
             calls.append((RequestError, lambda: manager.peek([0, -1, 0])))
         if rows:
             number = self.any_row(data)
@@ -314,7 +313,7 @@ class ManagerMachine(RuleBasedStateMachine):
         parked = list(model.parked or ())
         assert len({*own, *shared, *parked}) == len(own) + len(shared) + len(parked)
         assert manager.tree.held_pages().tolist() == sorted(shared)
-        assert manager.room.most(PAGE) == model.room()
+        assert manager.capacity.most(PAGE) == model.room()
         self.check_stats()
 
     def check_stats(self):

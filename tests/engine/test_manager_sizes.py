@@ -101,7 +101,7 @@ def test_tokens_that_are_no_integers_are_refused():
 
 
 def test_pages_are_tagged_with_their_owner():
-    """Whoever opened the row owns the pages it takes, in extend and decode."""
+    """The request that opened the row owns the pages it takes, in extend and decode."""
     manager = tiny_manager(16, 2)
     for owner, tokens in ((5, [1, 2, 3]), (-6, [4])):
         row = manager.match(tokens, owner=owner).row

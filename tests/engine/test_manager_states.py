@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from kvstead.engine import KVCacheManager
-from kvstead.engine.room import STATE
+from kvstead.pages.amounts import STATE
 from tiny_model import tiny_state_layout
 
 TOKENS = st.one_of(  # prefixes of one prompt, and others that part from it somewhere
@@ -67,7 +67,7 @@ class StateMachine(RuleBasedStateMachine):
 
     @rule(tokens=TOKENS)
     def match(self, tokens):
-        """A row comes with the state of its cached prefix, in a slot of its own; without room, nothing comes."""
+        """A row comes with the state of its cached prefix, in a slot of its own; without capacity, nothing comes."""
         manager = self.manager
         before, copies = self.owned(), manager.num_state_copies
         lease = manager.match(np.array(tokens))
@@ -75,7 +75,7 @@ class StateMachine(RuleBasedStateMachine):
             assert self.owned() == before
             assert manager.num_state_copies == copies
             if len(self.tokens) < MAX_ROWS:
-                assert manager.live_states() == len(self.tokens), "copies that nobody has yet went first"
+                assert manager.live_states() == len(self.tokens), "copies that the tree does not own yet went first"
                 is_at_a_state = manager.prefix_cache and manager.peek(tokens).num_cached > 0
                 assert manager.chain is not None or len(self.tokens) + is_at_a_state == manager.num_states
             return
@@ -117,7 +117,7 @@ class StateMachine(RuleBasedStateMachine):
     @precondition(lambda self: self.tokens)
     @rule(data=st.data())
     def checkpoint(self, data):
-        """Copies are made or not; nobody has less for it, and one is where the row stands."""
+        """Copies are made or not; no request has less for it, and a copy is where the row stands."""
         rows = data.draw(st.lists(st.sampled_from(sorted(self.tokens)), unique=True))
         manager, states = self.manager, self.manager.row_states
         lengths, own = manager.table.lengths.copy(), states.slot.copy()
@@ -146,7 +146,7 @@ class StateMachine(RuleBasedStateMachine):
         slot, copies = int(manager.row_states.slot[row]), manager.num_state_copies
         had = set(manager.tree.state_slots().tolist())
         getattr(manager, how)(row)
-        assert manager.num_state_copies == copies, "who ends copies nothing"
+        assert manager.num_state_copies == copies, "a request that ends copies nothing"
         assert manager.row_states.slot[row] == manager.row_states.kept[row] == 0
         given = set(manager.tree.state_slots().tolist()) - had
         if how == "abort":

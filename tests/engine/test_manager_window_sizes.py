@@ -10,7 +10,7 @@ from kvstead.model.sizing import split_for_slots
 from kvstead.model.window import Window
 from tiny_model import LAYER_BYTES, tiny_layout, tiny_manager, tiny_window_layout
 
-BOOKS = {"max_requests": 4, "max_length": 64, "storage": False}
+WITHOUT_STORAGE = {"max_requests": 4, "max_length": 64, "storage": False}
 
 
 @pytest.mark.parametrize("page_size", [1, 3, 16])
@@ -39,7 +39,7 @@ def test_bytes_are_divided_as_the_split_says(page_size, options):
     """What bytes give is the largest split that they pay for; what is left over is padding of some side."""
     layout = tiny_window_layout(5)
     for num_bytes in range(3000, 5000, 333):
-        manager = KVCacheManager(layout, num_bytes, page_size=page_size, **options, **BOOKS)
+        manager = KVCacheManager(layout, num_bytes, page_size=page_size, **options, **WITHOUT_STORAGE)
         split, stats = manager.split, manager.stats()
         assert (manager.num_slots, manager.num_window_slots) == (split.num_slots, split.num_window_slots)
         assert manager.total_bytes == stats.total_bytes == num_bytes
@@ -57,9 +57,9 @@ def test_bytes_are_divided_as_the_split_says(page_size, options):
 def test_slots_come_with_the_windows_of_their_sequences():
     """Without a word on the window side it is derived, for the length that is expected."""
     layout = tiny_window_layout(5)
-    long = KVCacheManager(layout, num_slots=640, page_size=1, expected_length=64, **BOOKS)
-    short = KVCacheManager(layout, num_slots=640, page_size=1, expected_length=8, **BOOKS)
-    half = KVCacheManager(layout, num_slots=640, page_size=1, window_ratio=0.5, **BOOKS)
+    long = KVCacheManager(layout, num_slots=640, page_size=1, expected_length=64, **WITHOUT_STORAGE)
+    short = KVCacheManager(layout, num_slots=640, page_size=1, expected_length=8, **WITHOUT_STORAGE)
+    half = KVCacheManager(layout, num_slots=640, page_size=1, window_ratio=0.5, **WITHOUT_STORAGE)
     assert long.split == split_for_slots(layout, 640, 1, expected_length=64)
     assert short.split == split_for_slots(layout, 640, 1, expected_length=8)
     assert 5 < long.num_window_slots < 320 < short.num_window_slots <= 640
@@ -78,7 +78,7 @@ def test_model_of_windows_alone_names_its_tokens_without_bytes(page_size, chunke
     assert manager.total_bytes == 8 * page_size * 2 * LAYER_BYTES
     assert list(manager.stats().by_side) == ["window"]
     assert manager.stats().by_state == manager.stats().by_side["window"].by_state
-    by_bytes = KVCacheManager(layout, manager.total_bytes + 1, page_size=page_size, **BOOKS)
+    by_bytes = KVCacheManager(layout, manager.total_bytes + 1, page_size=page_size, **WITHOUT_STORAGE)
     assert by_bytes.num_window_slots == 7 * page_size
     assert by_bytes.stats().padding == page_size * 2 * LAYER_BYTES + 1
     assert by_bytes.split is None
@@ -110,7 +110,7 @@ PURE = tiny_window_layout(5, pure=True)
         (PURE, {"num_bytes": 4096, "expected_length": 9}, InvalidSize, "nothing to divide"),
         (PURE, {"num_slots": 15}, LayoutError, "Give 1024 bytes or more"),
         (tiny_layout(), {"num_slots": 64, "num_window_slots": 64}, InvalidSize, "nothing to divide"),
-        (WINDOWED, {"num_slots": 64, "num_states": 2}, InvalidSize, "keeps no states"),
+        (WINDOWED, {"num_slots": 64, "num_states": 2}, InvalidSize, "num_states"),
         (WINDOWED, {"num_slots": 64, "pool_layout": "unified"}, InvalidSize, "sized by num_bytes alone"),
         (WINDOWED, {"num_bytes": 4096, "window_ratio": 0.5, "pool_layout": "ideal"}, InvalidSize, "divides nothing"),
         (WINDOWED, {"num_bytes": 4096, "pool_layout": "shared"}, InvalidSize, "'shared'"),
@@ -121,7 +121,7 @@ PURE = tiny_window_layout(5, pure=True)
 def test_sizes_of_sides_that_make_no_memory_are_refused(layout, options, error, words):
     """Each raises its own fault and says which word is too much, or too small."""
     with pytest.raises(error, match=words):
-        KVCacheManager(layout, **{**BOOKS, **options})
+        KVCacheManager(layout, **{**WITHOUT_STORAGE, **options})
 
 
 @pytest.mark.parametrize("name", ["gemma-3-1b", "gpt-oss-20b", "llama-4-scout", "mistral-7b-v0.1", "gemma-3n-e4b"])
@@ -183,7 +183,7 @@ def test_window_slots_are_asked_for_slots_of_any_shape():
 
 
 def test_model_without_windows_has_no_window_side():
-    """Its window room is 0, its rows have no window slots, and asking for some is refused."""
+    """It has no window pages to give, its rows have no window slots, and asking for some is refused."""
     manager = tiny_manager(16, 2)
     assert (manager.window, manager.split, manager.window_pool, manager.num_window_slots) == (None, None, None, 0)
     assert (manager.window_room(), manager.window_live_tokens(), manager.tree.num_tombstone_tokens) == (0, 0, 0)

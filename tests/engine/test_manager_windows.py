@@ -62,7 +62,7 @@ class WindowMachine(ManagerMachine):
 
     @rule(tokens=TOKENS, space=st.sampled_from(SPACES))
     def peek(self, tokens, space):
-        """A look tells what can be gone on from, and what could be had of both sides beside it."""
+        """A look tells what can be continued, and what could be had of both sides beside it."""
         model = self.model
         cached = model.usable(space, tokens[:-1])
         prefixes = model.prefixes(space, tokens, cached)
@@ -90,7 +90,7 @@ class WindowMachine(ManagerMachine):
             model.move_to(row, start)
 
     def grow(self, numbers, lengths, call):
-        """Rows grow if and only if both sides have the pages when all that nobody needs is evicted."""
+        """Rows grow if and only if both sides have the pages when everything that no row needs is evicted."""
         model, step = self.model, self.model.page_size
         rows = [model.rows[number] for number in numbers]
         new_pages = sum(

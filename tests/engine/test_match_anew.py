@@ -4,7 +4,8 @@ import pytest
 from fake_memory import EMPTY, IdMemory
 
 from kvstead.engine import KVCacheManager
-from kvstead.engine.room import ONE_STATE, STATE
+from kvstead.engine.row_states import ONE_STATE
+from kvstead.pages.amounts import STATE
 from tiny_model import tiny_manager, tiny_state_layout
 
 PREFIX = [1] * 8
@@ -41,7 +42,7 @@ def test_lone_match_begins_anew_where_the_state_to_copy_is_the_only_one_that_cou
     running = [open_computed(manager, [5 + at, 5, 5]) for at in range(num_running)]
     seen = manager.peek([*PREFIX, 3])
     assert seen.num_cached == len(PREFIX)
-    assert not manager.room.has(ONE_STATE, seen.evictable)
+    assert not manager.capacity.has(ONE_STATE, seen.evictable)
     lease = manager.match([*PREFIX, 3])
     if num_running:
         assert lease is None

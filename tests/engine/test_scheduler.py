@@ -3,10 +3,9 @@
 import numpy as np
 import pytest
 from fake_model import FakeRunner, generate
-from scenario import prompt_of
+from scenario import PAGE, prompt_of
 
 from kvstead.engine import Request, Scheduler, Status
-from kvstead.engine.room import PAGE
 from kvstead.errors import InvalidSize, RequestError
 from tiny_model import tiny_manager
 
@@ -42,7 +41,7 @@ def test_requests_that_are_none_are_refused(request_of):
 
 
 @pytest.mark.parametrize("when", ["waiting", "running", "finished", "aborted", "rejected"])
-def test_request_added_twice_is_refused(when):
+def test_request_can_be_added_once(when):
     """Whatever became of it the first time."""
     manager = tiny_manager(8)
     scheduler = Scheduler(manager)
@@ -73,7 +72,7 @@ def test_abort_of_a_request_never_added_forgets_it():
 
 @pytest.mark.parametrize("overlap", [True, False])
 def test_abort_of_the_first_in_the_queue_unblocks_the_next(overlap):
-    """The one that found no room was the obstacle; without it the next is admitted in the next step."""
+    """The one that did not fit was the obstacle; without it the next is admitted in the next step."""
     manager = tiny_manager(10)
     scheduler = Scheduler(manager, decode_headroom=0, overlap=overlap)
     runner = FakeRunner(manager)
@@ -218,7 +217,7 @@ def test_prompt_goes_on_in_its_last_page_without_room(page_size):
     scheduler.step(runner)
     other = manager.match(prompt_of(1, 9)).row
     manager.extend([other], [4 * page_size])
-    assert manager.room.most(PAGE) == 0
+    assert manager.capacity.most(PAGE) == 0
     chunk = scheduler.schedule().chunks[0]
     assert (chunk.start, chunk.end) == (page_size + 1, 2 * page_size)
 

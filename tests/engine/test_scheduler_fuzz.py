@@ -7,9 +7,9 @@ import pytest
 from fake_model import FakeRunner, LateRunner, generate
 from hypothesis import given
 from hypothesis import strategies as st
+from scenario import PAGE
 
 from kvstead.engine import Request, Scheduler, Status
-from kvstead.engine.room import PAGE
 from kvstead.prefix import Namespace
 from tiny_model import tiny_manager, tiny_window_layout
 
@@ -133,7 +133,7 @@ def check(memory, options, specs, prefix_cache, policy, make_runner):
     """What must hold when all is done."""
     requests, scheduler = play(memory, options, specs, prefix_cache, policy, make_runner)
     if scheduler.admission.decode_headroom >= max(new for _, new, *_ in specs):
-        assert scheduler.num_retractions == 0, "with all growth in reserve nobody has to go"
+        assert scheduler.num_retractions == 0, "with all growth in reserve no request is retracted"
     for request, (prompt, new, space, stop, _, aborted) in zip(requests, specs, strict=True):
         fits = memory.holds(len(prompt) + new - 1)
         assert (request.status is Status.REJECTED) == (not fits)
@@ -156,8 +156,8 @@ def check_all_is_back(memory, manager):
     allocator = manager.allocator
     assert manager.table.live_rows().size == 0
     assert allocator.parked_size() == 0
-    assert manager.room.most(PAGE) == manager.num_slots // memory.page_size
-    assert memory.num_pages in {0, manager.room.most(PAGE)}
+    assert manager.capacity.most(PAGE) == manager.num_slots // memory.page_size
+    assert memory.num_pages in {0, manager.capacity.most(PAGE)}
     if memory.span:
         assert allocator.swa_parked_size() == 0
         assert manager.window_room() == memory.num_window_pages

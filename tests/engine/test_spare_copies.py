@@ -2,6 +2,7 @@
 
 import pytest
 
+from eviction_in_tokens import evict
 from tiny_model import tiny_manager, tiny_state_layout
 
 PAGE_SIZE = 4
@@ -54,6 +55,6 @@ def test_nodes_are_not_joined_without_end_where_states_go():
         manager.commit([row], [length], [0])
         manager.checkpoint([row])
     assert manager.tree.num_states == 32
-    manager.tree.evict(0, 0, 32)
+    evict(manager.tree, 0, 0, 32)
     manager.audit()
     assert {node.tokens.size for node in manager.tree.root.below()} == {8192}

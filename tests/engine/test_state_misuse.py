@@ -1,4 +1,4 @@
-"""Calls of a manager with states that nobody should make: each is refused, and changes nothing."""
+"""Calls of a manager with states that are misuse: each is refused, and changes nothing."""
 
 import pytest
 

@@ -13,7 +13,7 @@ from tiny_model import tiny_manager, tiny_window_layout
 @pytest.mark.parametrize("prefix_cache", [True, False])
 @pytest.mark.parametrize("kind", [{}, {"chunked": True}, {"pure": True}], ids=str)
 def test_request_waits_for_an_end_while_window_pages_come_back(kind, prefix_cache, overlap, page_size):
-    """A long prompt takes the window side for its chunk only: who found no room beside it comes in when it decodes."""
+    """A long prompt takes the window side for its chunk only: the next request is admitted when it decodes."""
     sides = {"num_slots": 128} if kind.get("pure") else {"num_slots": 1024, "num_window_slots": 128}
     layout = tiny_window_layout(24, **kind)
     manager = tiny_manager(page_size=page_size, layout=layout, prefix_cache=prefix_cache, **sides)

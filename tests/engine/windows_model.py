@@ -29,7 +29,7 @@ class WindowModel(ManagerModel):
         return self.windows.issuperset(needed)
 
     def usable(self, space, tokens):
-        """The longest cached prefix that can be gone on from, of all of them."""
+        """The longest cached prefix that can be continued, of all of them."""
         ends = range(self.longest(space, tokens), 0, -self.page_size)
         return next((end for end in ends if self.is_restorable(space, tokens, end)), 0)
 
@@ -40,7 +40,7 @@ class WindowModel(ManagerModel):
         row.window_start = self.floor(self.needed_from(row.protected))
 
     def frontier(self, row):
-        """First position whose window a row needs: so that it can go on, and whoever finds what it has computed."""
+        """First position whose window is needed, by the row or by a request that finds what the row has computed."""
         return self.floor(self.needed_from(self.floor(row.computed) if self.is_caching else row.computed))
 
     def move_to(self, row, start):
@@ -61,7 +61,7 @@ class WindowModel(ManagerModel):
         return keys
 
     def num_free_windows(self):
-        """Window pages that nobody has."""
+        """Window pages that no row and no prefix has."""
         own = sum(len(self.own_windows(row)) for row in self.rows.values())
         return self.num_window_pages - len(self.windows) - own - self.parked_windows
 

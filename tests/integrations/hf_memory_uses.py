@@ -30,7 +30,7 @@ def reused(family):
     run = _run(family, 2 * TIGHT).serve(FIRST, SECOND)
     assert any(request.num_cached > 0 for request in run.requests), "a request found a prefix"
     evicted = run.memory.evicted
-    assert evicted.num_tokens + evicted.num_window_tokens > 0, "something was evicted"
+    assert any(evicted.pages.values()), "something was evicted"
     return run
 
 

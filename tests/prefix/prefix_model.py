@@ -93,7 +93,7 @@ class PrefixModel:
         return any(count and pinned[: len(key)] == key for pinned, count in self.pins.items())
 
     def leaves(self):
-        """The runs that nothing continues and nobody locks, as lists of keys."""
+        """The runs that nothing continues and no lock keeps, as lists of keys."""
         parents = {self.parent(key) for key in self.pages}
         ends = [key for key in self.pages if key not in parents]
         return [self.run_keys(self.pages[key].run) for key in ends if not self.locked(key)]

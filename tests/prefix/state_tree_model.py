@@ -7,7 +7,7 @@ from math import inf
 
 from window_tree_model import Usage, WindowTreeModel, first_needed
 
-from kvstead.prefix import Evicted
+from eviction_in_tokens import Gone
 
 FULL, STATE, WINDOW = range(3)
 
@@ -75,7 +75,7 @@ class StateTreeModel(WindowTreeModel):
         self.states.pop(node[-1], None)
 
     def leaf_rank(self, node):
-        """Who has no state goes first."""
+        """A leaf without a state goes first."""
         return (node[-1] in self.states, *super().leaf_rank(node))
 
     def state_rank(self, key):
@@ -84,7 +84,7 @@ class StateTreeModel(WindowTreeModel):
         return (state.usage.hits > 0 or not state.is_superseded, *state.usage.rank(self.policy))
 
     def free_states(self):
-        """The keys of states that nobody holds."""
+        """The keys of states that no lock holds."""
         return [key for key, state in self.states.items() if not state.holds]
 
     def evict(self, num_tokens, num_window_tokens, num_states=0):
@@ -94,7 +94,7 @@ class StateTreeModel(WindowTreeModel):
         with_nodes = before - len(self.states)
         alone = sorted(self.free_states(), key=self.state_rank)[: max(0, num_states - with_nodes)]
         self.take_states(alone)
-        return gone + Evicted(0, 0, num_states=with_nodes + len(alone), num_states_alone=len(alone))
+        return gone + Gone(0, 0, num_states=with_nodes + len(alone), num_states_alone=len(alone))
 
     def take_states(self, keys):
         """States go alone; what they kept apart becomes one."""
@@ -105,7 +105,7 @@ class StateTreeModel(WindowTreeModel):
 
     def evict_bytes(self, num_bytes, token_bytes, window_token_bytes, state_bytes):
         """Victim after victim, each the lowest of all that could go, until there are bytes enough."""
-        gone, freed = Evicted(0, 0), 0
+        gone, freed = Gone(), 0
         while freed < num_bytes and (victims := self.victims(window_token_bytes, state_bytes)):
             _, side, what = min(victims, key=lambda victim: victim[:2])
             if side == FULL:
@@ -113,11 +113,11 @@ class StateTreeModel(WindowTreeModel):
                 assert one.num_nodes == 1
             elif side == STATE:
                 self.take_states([what])
-                one = Evicted(0, 0, num_states=1, num_states_alone=1)
+                one = Gone(0, 0, num_states=1, num_states_alone=1)
             else:
                 died = self.bury(what, -(-(num_bytes - freed) // window_token_bytes))
                 self.join_tombstones(died)
-                one = Evicted(0, 0, len(died) * self.page_size, len(died) * self.page_size)
+                one = Gone(0, 0, len(died) * self.page_size, len(died) * self.page_size)
             gone += one
             freed = gone.num_tokens * token_bytes
             freed += gone.num_window_tokens * window_token_bytes + gone.num_states * state_bytes

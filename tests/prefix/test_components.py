@@ -1,11 +1,15 @@
 """The seam: another kind of cache is another component in the same loops."""
 
 import numpy as np
-from prefix_bench import Bench
+from tree_setup import TreeSetup
+
+from eviction_in_tokens import evict
 
 
 class States:
     """A kind of cache that has something at the end of each inserted key only, as a recurrent state would."""
+
+    side = "end"
 
     def __init__(self):
         self.ends, self.locked, self.released = set(), [], []
@@ -13,6 +17,10 @@ class States:
     def adopt(self, leaf):
         """Every new leaf has a state."""
         self.ends.add(leaf)
+
+    def pages_of(self, node):
+        """A state at the end of a key, else nothing."""
+        return int(node in self.ends)
 
     def split(self, upper, lower):
         """The state stays where the key ended."""
@@ -61,26 +69,26 @@ class States:
 
 def test_another_component_has_its_say_in_every_operation():
     """A component with states at ends draws matches back, follows locks and splits, and releases with the tree."""
-    bench, states = Bench(20, 2), States()
-    bench.tree._components = (bench.tree._full, states)
-    short = bench.cache("ab").node
-    long = bench.cache("abcd").node
-    assert bench.match("abcx").node is short  # the tokens of "abc" are cached, a state only behind "ab"
+    setup, states = TreeSetup(20, 2), States()
+    setup.tree._components.append(states)
+    short = setup.cache("ab").node
+    long = setup.cache("abcd").node
+    assert setup.match("abcx").node is short  # the tokens of "abc" are cached, a state only behind "ab"
     assert long.parent is short  # no match ended there, so nothing was split
-    other = bench.cache("abcx").node
+    other = setup.cache("abcx").node
     assert long.parent is other.parent is not short
     assert long.parent not in states.ends
-    assert bench.match("abcd").node is long
-    assert bench.match("abcy").node is short
-    assert bench.match("x").node is bench.tree.root
-    bench.tree.lock(long)
+    assert setup.match("abcd").node is long
+    assert setup.match("abcy").node is short
+    assert setup.match("x").node is setup.tree.root
+    setup.tree.lock(long)
     assert states.locked == [long]
-    assert (bench.tree.protected_tokens, bench.tree.evictable_tokens) == (8, 2)
-    bench.tree.unlock(long)
+    assert (setup.tree.protected_tokens, setup.tree.evictable_tokens) == (8, 2)
+    setup.tree.unlock(long)
     assert states.locked == []
-    assert bench.tree.evict(3).num_tokens == 4  # "x" and "d" with their states
+    assert evict(setup.tree, 3).num_tokens == 4  # "x" and "d" with their states
     assert states.released == [other, long]
-    assert np.array_equal(bench.tree.slots(bench.match("abcd")), bench.tree.slots(short))
-    assert bench.tree.clear() is True
+    assert np.array_equal(setup.tree.slots(setup.match("abcd")), setup.tree.slots(short))
+    assert setup.tree.clear() is True
     assert states.released == [other, long, short]
-    bench.audit()
+    setup.audit()

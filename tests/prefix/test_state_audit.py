@@ -1,7 +1,7 @@
 """An audit that finds nothing wrong with states is worth something only if it finds what is wrong."""
 
 import pytest
-from prefix_bench import Bench
+from tree_setup import TreeSetup
 
 from kvstead.errors import AuditError
 from kvstead.prefix import StatePart
@@ -30,8 +30,8 @@ def put_a_state_behind_the_tree(_bench, _free, _held, bare):
     bare.state = StatePart(9, 0, 0)
 
 
-def put_a_state_at_the_root(bench, _free, _held, _bare):
-    bench.tree.root.state = StatePart(9, 0, 0)
+def put_a_state_at_the_root(setup, _free, _held, _bare):
+    setup.tree.root.state = StatePart(9, 0, 0)
 
 
 def swap_states(_bench, free, held, _bare):
@@ -54,24 +54,24 @@ def count_holds_below_zero(_bench, free, _held, _bare):
     free.state.holds = -1
 
 
-def let_the_path_go(bench, _free, held, _bare):
-    bench.tree._full.unlock(held)
+def let_the_path_go(setup, _free, held, _bare):
+    setup.tree._full.unlock(held)
 
 
-def forget_a_slot(bench, free, _held, _bare):
-    bench.tree._states._slots.remove(free.state.slot)
+def forget_a_slot(setup, free, _held, _bare):
+    setup.tree._states._slots.remove(free.state.slot)
 
 
-def own_another_slot(bench, _free, _held, _bare):
-    bench.tree._states._slots.add(9)
+def own_another_slot(setup, _free, _held, _bare):
+    setup.tree._states._slots.add(9)
 
 
-def drop_a_state_from_the_queue(bench, free, _held, _bare):
-    bench.tree._states._queue.discard(free)
+def drop_a_state_from_the_queue(setup, free, _held, _bare):
+    setup.tree._states._queue.discard(free)
 
 
-def queue_a_held_state(bench, _free, held, _bare):
-    bench.tree._states._queue.add(held)
+def queue_a_held_state(setup, _free, held, _bare):
+    setup.tree._states._queue.add(held)
 
 
 @pytest.mark.parametrize("page_size", [1, 2, 4])
@@ -98,13 +98,13 @@ def queue_a_held_state(bench, _free, held, _bare):
 )
 def test_audit_sees_every_kind_of_state_damage(damage, page_size):
     """A sound tree passes; one thing changed about its states behind its back is reported."""
-    bench = Bench(16, page_size, num_states=3)
-    free, held = bench.keep("ab"), bench.keep("abcd")
-    bench.keep("q")
-    bare = bench.cache("abcdef").node
+    setup = TreeSetup(16, page_size, num_states=3)
+    free, held = setup.keep("ab"), setup.keep("abcd")
+    setup.keep("q")
+    bare = setup.cache("abcdef").node
     for _ in range(2):
-        bench.tree.hold_state(held)
-    bench.audit()
-    damage(bench, free, held, bare)
-    with pytest.raises(AuditError, match="other than by its own operations"):
-        bench.tree.audit()
+        setup.tree.hold_state(held)
+    setup.audit()
+    damage(setup, free, held, bare)
+    with pytest.raises(AuditError, match="only through its own operations"):
+        setup.tree.audit()

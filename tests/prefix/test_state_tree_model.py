@@ -5,10 +5,11 @@ import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
-from prefix_bench import FreeStates
 from prefix_model import keyed_nodes
 from state_tree_model import StateTreeModel
+from tree_setup import FreeStates
 
+from eviction_in_tokens import evict, evict_bytes
 from kvstead.allocators import PagedAllocator, SWAAllocator
 from kvstead.errors import LockUnderflow, OpenGroup, UseAfterFree
 from kvstead.model.window import Window
@@ -63,11 +64,11 @@ class StateTreeMachine(RuleBasedStateMachine):
             self.lock_both(node, key)
 
     def cache(self, tokens, namespace, priority, num_dead, *, puts):
-        """Insert a key where there is room for it or room can be made."""
+        """Insert a key where it fits, evicting if need be."""
         short = tokens.size - self.room()
         if short > self.tree.evictable_tokens:
             return None, ()
-        assert self.tree.evict(max(short, 0)) == self.model.evict(max(short, 0), 0)
+        assert evict(self.tree, max(short, 0)) == self.model.evict(max(short, 0), 0)
         row = self.allocator.alloc(tokens.size).numpy()
         has_window = np.zeros(tokens.size // self.page_size, dtype=bool)
         if self.model.span < inf:
@@ -86,7 +87,7 @@ class StateTreeMachine(RuleBasedStateMachine):
     def put_both(self, node, key):
         """Put a state, for which another goes if it must."""
         if not self.pool.available:
-            assert self.tree.evict(0, 0, 1) == self.model.evict(0, 0, 1)
+            assert evict(self.tree, 0, 0, 1) == self.model.evict(0, 0, 1)
         if not self.pool.available:
             return
         slot = self.pool.alloc()
@@ -170,7 +171,7 @@ class StateTreeMachine(RuleBasedStateMachine):
         """What goes is what brute force picks, and what was asked for is available at once."""
         evictable = self.tree.evictable_tokens, self.tree.window_evictable_tokens, self.tree.evictable_states
         free = self.room(), len(self.pool.available)
-        gone = self.tree.evict(num_tokens, num_window_tokens, num_states)
+        gone = evict(self.tree, num_tokens, num_window_tokens, num_states)
         assert gone == self.model.evict(num_tokens, num_window_tokens, num_states)
         assert gone.num_tokens >= min(num_tokens, evictable[0])
         assert gone.num_window_tokens >= min(num_window_tokens, evictable[1])
@@ -185,7 +186,7 @@ class StateTreeMachine(RuleBasedStateMachine):
         """Victim after victim as brute force picks them over all sides, bytes enough or all there are."""
         costs = {"token_bytes": token, "window_token_bytes": window_token, "state_bytes": state}
         evictable = self.tree.evictable_tokens, self.tree.window_evictable_tokens, self.tree.evictable_states
-        gone = self.tree.evict_bytes(num_bytes, **costs)
+        gone = evict_bytes(self.tree, num_bytes, **costs)
         assert gone == self.model.evict_bytes(num_bytes, **costs)
         freed = gone.num_tokens, gone.num_window_tokens, gone.num_states
         num_freed = sum(count * cost for count, cost in zip(freed, costs.values(), strict=True))
@@ -201,7 +202,7 @@ class StateTreeMachine(RuleBasedStateMachine):
         """An open free group makes eviction an error, and a clear is refused."""
         with self.allocator.defer_frees():
             with pytest.raises(OpenGroup):
-                self.tree.evict_bytes(1, token_bytes=1)
+                evict_bytes(self.tree, 1, token_bytes=1)
             assert self.tree.clear() is False
 
     @precondition(lambda self: not self.pool.available)
@@ -220,12 +221,12 @@ class StateTreeMachine(RuleBasedStateMachine):
                     self.tree.hold_state(node)
 
     def room(self):
-        """Tokens that the full side has room for."""
+        """Tokens that the full side has capacity for."""
         return self.allocator.full_available_size() if self.model.span < inf else self.allocator.available_size()
 
     @invariant()
     def agrees(self):
-        """Every node and every state is as the model says, in the tree or free, and the books balance."""
+        """Every node and every state is as the model says, in the tree or free, and all counts agree."""
         assert self.nodes_of_tree() == self.nodes_of_model()
         full, window = self.model.counts()
         assert (self.tree.evictable_tokens, self.tree.protected_tokens) == full

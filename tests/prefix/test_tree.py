@@ -5,8 +5,9 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from prefix_bench import Bench
+from tree_setup import TreeSetup
 
+from eviction_in_tokens import Gone, evict
 from kvstead.allocators import TokenAllocator
 from kvstead.errors import (
     DoubleFree,
@@ -17,7 +18,7 @@ from kvstead.errors import (
     RequestError,
     UseAfterFree,
 )
-from kvstead.prefix import Evicted, Insertion, Match, Namespace, PrefixTree
+from kvstead.prefix import Insertion, Match, Namespace, PrefixTree
 
 PAGE_SIZES = pytest.mark.parametrize("page_size", [1, 2, 3, 4, 64])
 
@@ -27,75 +28,75 @@ TEXT = st.text(alphabet="ab,|\x00", max_size=3)
 @PAGE_SIZES
 def test_match_returns_the_slots_that_were_inserted(page_size):
     """What one request cached the next one finds, page by page, also through a split."""
-    bench = Bench(8, page_size)
-    row = bench.compute(4 * page_size)
-    assert bench.tree.insert(bench.tokens("abcd"), row).num_shared == 0
+    setup = TreeSetup(8, page_size)
+    row = setup.compute(4 * page_size)
+    assert setup.tree.insert(setup.tokens("abcd"), row).num_shared == 0
     for word, shared in (("", 0), ("x", 0), ("ax", 1), ("abc", 3), ("abcd", 4), ("abcdx", 4)):
-        found = bench.match(word)
+        found = setup.match(word)
         assert found.num_tokens == shared * page_size
-        assert bench.tree.slots(found).tolist() == row[: shared * page_size].tolist()
-        assert bench.tree.slots(found.node).dtype == np.int64
-    bench.audit()
+        assert setup.tree.slots(found).tolist() == row[: shared * page_size].tolist()
+        assert setup.tree.slots(found.node).dtype == np.int64
+    setup.audit()
 
 
 @given(st.tuples(TEXT, TEXT, st.lists(TEXT, max_size=2)), st.tuples(TEXT, TEXT, st.lists(TEXT, max_size=2)))
 def test_namespaces_never_meet(one, other):
     """Two namespaces share a prefix exactly when they are equal field by field, whatever their strings join to."""
     first, second = (Namespace(lora, salt, tuple(images)) for lora, salt, images in (one, other))
-    bench = Bench(4, 2)
-    bench.cache("ab", namespace=first)
-    assert bench.match("ab", namespace=second).num_tokens == (4 if first == second else 0)
-    assert bench.match("ab", namespace=Namespace(*one[:2], tuple(one[2]))).num_tokens == 4
+    setup = TreeSetup(4, 2)
+    setup.cache("ab", namespace=first)
+    assert setup.match("ab", namespace=second).num_tokens == (4 if first == second else 0)
+    assert setup.match("ab", namespace=Namespace(*one[:2], tuple(one[2]))).num_tokens == 4
 
 
 @settings(deadline=None)
 @given(st.sampled_from([1, 2, 3, 4, 64]), st.sampled_from([np.int32, np.int64]), st.booleans(), st.integers(0, 2**31))
 def test_tokens_and_slots_of_any_layout(page_size, dtype, strided, seed):
     """Tokens of either width, strided or not, and rows of any integer type, strided or torch, are the same key."""
-    bench = Bench(6, page_size)
+    setup = TreeSetup(6, page_size)
     ids = np.random.default_rng(seed).integers(-(2**31), 2**31, 3 * page_size)
     tokens = (np.repeat(ids, 2)[::2] if strided else ids).astype(dtype)
-    row = bench.compute(tokens.size)
+    row = setup.compute(tokens.size)
     spread = np.repeat(row, 2)[::2] if strided else torch.from_numpy(row).to(torch.int32)
-    assert bench.tree.insert(tokens, spread).num_tokens == tokens.size
-    assert bench.tree.slots(bench.tree.match(ids)).tolist() == row.tolist()
+    assert setup.tree.insert(tokens, spread).num_tokens == tokens.size
+    assert setup.tree.slots(setup.tree.match(ids)).tolist() == row.tolist()
 
 
 def test_tree_keeps_nothing_of_its_arguments():
     """The caller may overwrite tokens and row right after the call, and what `slots` returned as well."""
-    bench = Bench(4, 2)
-    tokens, row = bench.tokens("ab"), bench.compute(4)
+    setup = TreeSetup(4, 2)
+    tokens, row = setup.tokens("ab"), setup.compute(4)
     kept = row.tolist()
-    done = bench.tree.insert(tokens, row)
+    done = setup.tree.insert(tokens, row)
     tokens[:] = 0
     row[:] = 0
-    bench.tree.slots(done.node)[:] = 0
-    assert bench.tree.slots(bench.match("ab")).tolist() == kept
-    bench.audit()
+    setup.tree.slots(done.node)[:] = 0
+    assert setup.tree.slots(setup.match("ab")).tolist() == kept
+    setup.audit()
 
 
 def test_results_are_plain_values():
     """Results compare by value and cannot be changed."""
-    bench = Bench(4, 2)
-    done = bench.cache("ab")
+    setup = TreeSetup(4, 2)
+    done = setup.cache("ab")
     assert done == Insertion(done.node, 4, 0)
-    assert bench.match("ab") == Match(done.node, 4, 4)
-    assert bench.tree.evict(0) == Evicted(0, 0)
+    assert setup.match("ab") == Match(done.node, 4, 4)
+    assert evict(setup.tree, 0) == Gone()
     with pytest.raises(AttributeError):
         done.num_tokens = 5
 
 
 def test_inserting_again_is_free_of_charge():
     """A running request that inserts a longer and longer row makes one node a chunk and takes only the new pages."""
-    bench = Bench(8, 4)
-    tokens, row = bench.tokens("abcdefgh"), bench.compute(32)
+    setup = TreeSetup(8, 4)
+    tokens, row = setup.tokens("abcdefgh"), setup.compute(32)
     ends = []
     for end in (8, 8, 11, 20, 32):
-        done = bench.tree.insert(tokens[:end], row[:end])
+        done = setup.tree.insert(tokens[:end], row[:end])
         ends.append((done.num_shared, done.num_tokens))
-        bench.audit()
+        setup.audit()
     assert ends == [(0, 8), (8, 8), (8, 8), (8, 20), (20, 32)]
-    assert bench.tree.evictable_tokens == 32
+    assert setup.tree.evictable_tokens == 32
 
 
 @pytest.mark.parametrize(
@@ -112,31 +113,31 @@ def test_inserting_again_is_free_of_charge():
 )
 def test_policies_choose_as_their_names_say(policy, order):
     """Four leaves: made b a d c, matched a a b c, last used a b c d (`d` by inserting it again), priorities 0 1 2 0."""
-    bench = Bench(8, policy=policy)
+    setup = TreeSetup(8, policy=policy)
     for word, priority in (("b", 1), ("a", 0), ("d", 0), ("c", 2)):
-        bench.cache(word, priority=priority)
+        setup.cache(word, priority=priority)
     for word in "aabc":
-        bench.match(word)
-    bench.cache("d")
+        setup.match(word)
+    setup.cache("d")
     gone = []
-    while bench.tree.evictable_tokens:
-        before = bench.cached("a b c d").split()
-        assert bench.tree.evict(1) == Evicted(1, 1)
-        gone += set(before) - set(bench.cached("a b c d").split())
+    while setup.tree.evictable_tokens:
+        before = setup.cached("a b c d").split()
+        assert evict(setup.tree, 1) == Gone(1, 1)
+        gone += set(before) - set(setup.cached("a b c d").split())
     assert " ".join(gone) == order
 
 
 def test_priority_protects_the_whole_path_and_may_be_negative():
     """The priority of a key holds for all of its prefixes; it only rises; below 0 is below the others."""
-    bench = Bench(8, policy="priority")
-    bench.cache("ab")
-    bench.cache("xyz", priority=3)
-    bench.cache("xy")
-    bench.cache("m", priority=-1)
+    setup = TreeSetup(8, policy="priority")
+    setup.cache("ab")
+    setup.cache("xyz", priority=3)
+    setup.cache("xy")
+    setup.cache("m", priority=-1)
     order = []
     for _ in range(3):
-        bench.tree.evict(1)
-        order.append(bench.cached("ab xy xyz m"))
+        evict(setup.tree, 1)
+        order.append(setup.cached("ab xy xyz m"))
     assert order == ["ab xy xyz", "xy xyz", "xy"]
 
 
@@ -155,20 +156,20 @@ def test_priority_protects_the_whole_path_and_may_be_negative():
 )
 def test_tokens_that_are_no_key(tokens):
     """Anything but a flat array of ids that fit int32 is refused."""
-    bench = Bench(4)
+    setup = TreeSetup(4)
     with pytest.raises(RequestError, match=r"tokens? .*Pass"):
-        bench.tree.match(tokens)
+        setup.tree.match(tokens)
     with pytest.raises(RequestError):
-        bench.tree.insert(tokens, bench.compute(2))
-    bench.tree.audit()
+        setup.tree.insert(tokens, setup.compute(2))
+    setup.tree.audit()
 
 
 @pytest.mark.parametrize("page_size", [2, 3, 4, 64])
 def test_slots_that_are_no_row(page_size):
     """Too few slots, torn or shifted pages, padding and pages outside the pool are refused before anything changes."""
-    bench = Bench(6, page_size)
-    bench.cache("ab")
-    own = bench.compute(2 * page_size)
+    setup = TreeSetup(6, page_size)
+    setup.cache("ab")
+    own = setup.compute(2 * page_size)
     torn, padding, outside = own.copy(), own.copy(), own.copy()
     torn[-1] = own[-2]
     padding[page_size:] = np.arange(page_size)
@@ -182,61 +183,61 @@ def test_slots_that_are_no_row(page_size):
         (-padding, MisalignedSegment),
         (outside, ForeignPage),
     ]
-    before = repr(list(bench.tree.root.below()))
+    before = repr(list(setup.tree.root.below()))
     for (row, error), word in itertools.product(faults, ("xy", "ay")):
         with pytest.raises(error):
-            bench.tree.insert(bench.tokens(word), row)
-        assert repr(list(bench.tree.root.below())) == before
-        bench.audit()
-    assert bench.tree.insert(bench.tokens("ay"), own).num_shared == page_size
+            setup.tree.insert(setup.tokens(word), row)
+        assert repr(list(setup.tree.root.below())) == before
+        setup.audit()
+    assert setup.tree.insert(setup.tokens("ay"), own).num_shared == page_size
 
 
 def test_evicted_or_foreign_nodes_are_refused():
     """A handle that outlived its node, or belongs to another tree, can be neither locked nor read."""
-    bench = Bench(4)
-    bench.cache("ab")
-    found = bench.match("a")
-    lower = bench.match("ab")
-    bench.tree.evict(1)
-    stranger = Bench(4).cache("a").node
+    setup = TreeSetup(4)
+    setup.cache("ab")
+    found = setup.match("a")
+    lower = setup.match("ab")
+    evict(setup.tree, 1)
+    stranger = TreeSetup(4).cache("a").node
     for node in (lower.node, stranger):
-        for operation in (bench.tree.lock, bench.tree.unlock, bench.tree.slots):
+        for operation in (setup.tree.lock, setup.tree.unlock, setup.tree.slots):
             with pytest.raises(UseAfterFree, match="not in this tree"):
                 operation(node)
-    assert bench.tree.slots(found).size == 1
-    bench.tree.clear()
+    assert setup.tree.slots(found).size == 1
+    setup.tree.clear()
     with pytest.raises(UseAfterFree):
-        bench.tree.lock(found.node)
-    bench.audit()
+        setup.tree.lock(found.node)
+    setup.audit()
 
 
 def test_evict_refuses_what_cannot_work():
     """A negative wish and a wish inside an open free group are errors that change nothing."""
-    bench = Bench(4)
-    bench.cache("ab")
+    setup = TreeSetup(4)
+    setup.cache("ab")
     with pytest.raises(InvalidSize, match="-1"):
-        bench.tree.evict(-1)
-    with bench.allocator.defer_frees(), pytest.raises(OpenGroup, match="End the group first"):
-        bench.tree.evict(1)
-    assert bench.tree.evictable_tokens == 2
-    bench.audit()
+        evict(setup.tree, -1)
+    with setup.allocator.defer_frees(), pytest.raises(OpenGroup, match="End the group first"):
+        evict(setup.tree, 1)
+    assert setup.tree.evictable_tokens == 2
+    setup.audit()
 
 
 @PAGE_SIZES
 def test_failed_free_leaves_the_tree_as_it_was(page_size):
     """When the allocator refuses a victim, freed behind the tree's back, no node is gone and all still wait."""
-    bench = Bench(8, page_size)
-    bench.cache("abc")
-    node = bench.cache("abd").node
-    bench.cache("x")
-    stolen = bench.tree.slots(node)[-page_size:]
-    bench.allocator.free(stolen)
-    for operation in (lambda: bench.tree.evict(100 * page_size), bench.tree.clear):
+    setup = TreeSetup(8, page_size)
+    setup.cache("abc")
+    node = setup.cache("abd").node
+    setup.cache("x")
+    stolen = setup.tree.slots(node)[-page_size:]
+    setup.allocator.free(stolen)
+    for operation in (lambda: evict(setup.tree, 100 * page_size), setup.tree.clear):
         with pytest.raises(DoubleFree):
             operation()
-        assert bench.cached("abc abd x") == "abc abd x"
-        assert bench.tree.evictable_tokens == 5 * page_size
-        bench.audit()
+        assert setup.cached("abc abd x") == "abc abd x"
+        assert setup.tree.evictable_tokens == 5 * page_size
+        setup.audit()
 
 
 def test_long_keys_and_deep_trees():
@@ -254,5 +255,5 @@ def test_long_keys_and_deep_trees():
     tree.unlock(found.node)
     assert tree.slots(found).tolist() == row.tolist()
     tree.audit()
-    assert tree.evict(50_050) == Evicted(50_100, 501)
+    assert evict(tree, 50_050) == Gone(50_100, 501)
     tree.audit()

@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from prefix_bench import Bench
+from tree_setup import TreeSetup
 
 from kvstead.errors import AuditError
 from kvstead.prefix import Namespace
@@ -16,8 +16,8 @@ def hang_elsewhere(_bench, node):
     node.parent.children[b"elsewhere"] = node.parent.children.pop(node.key)
 
 
-def forget_parent(bench, node):
-    node.parent = bench.tree.root
+def forget_parent(setup, node):
+    node.parent = setup.tree.root
 
 
 def change_a_token(_bench, node):
@@ -36,8 +36,8 @@ def widen_tokens(_bench, node):
     node.tokens = node.tokens.astype(np.int64)
 
 
-def move_the_end(bench, node):
-    node.end += bench.page_size
+def move_the_end(setup, node):
+    node.end += setup.page_size
 
 
 def name_the_space_deep_down(_bench, node):
@@ -70,24 +70,24 @@ def forget_a_lock(_bench, node):
     node.locks += 1
 
 
-def miscount_evictable(bench, _node):
-    bench.tree._full.evictable_tokens += 1
+def miscount_evictable(setup, _node):
+    setup.tree._full.evictable += 1
 
 
-def miscount_protected(bench, _node):
-    bench.tree._full.protected_tokens -= 1
+def miscount_protected(setup, _node):
+    setup.tree._full.protected -= 1
 
 
-def hold_another_page(bench, _node):
-    bench.tree._full._held[-1] = 1
+def hold_another_page(setup, _node):
+    setup.tree._full._held[-1] = 1
 
 
-def drop_a_leaf_from_the_queue(bench, node):
-    bench.tree._full._queue.discard(node)
+def drop_a_leaf_from_the_queue(setup, node):
+    setup.tree._full._queue.discard(node)
 
 
-def queue_an_inner_node(bench, node):
-    bench.tree._full._queue.add(node.parent)
+def queue_an_inner_node(setup, node):
+    setup.tree._full._queue.add(node.parent)
 
 
 @pytest.mark.parametrize("page_size", [2, 4])
@@ -118,12 +118,12 @@ def queue_an_inner_node(bench, node):
 )
 def test_audit_sees_every_kind_of_damage(damage, page_size):
     """A sound tree passes; one thing changed behind its back is reported."""
-    bench = Bench(12, page_size)
-    bench.cache("ab")
-    bench.cache("abx")
-    node = bench.cache("abcd").node
-    bench.tree.lock(node.parent)
-    bench.tree.audit()
-    damage(bench, node)
-    with pytest.raises(AuditError, match="other than by its own operations"):
-        bench.tree.audit()
+    setup = TreeSetup(12, page_size)
+    setup.cache("ab")
+    setup.cache("abx")
+    node = setup.cache("abcd").node
+    setup.tree.lock(node.parent)
+    setup.tree.audit()
+    damage(setup, node)
+    with pytest.raises(AuditError, match="only through its own operations"):
+        setup.tree.audit()

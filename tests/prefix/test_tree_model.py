@@ -5,9 +5,10 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 from prefix_model import PrefixModel
 
+from eviction_in_tokens import Gone, evict
 from kvstead.allocators import PagedAllocator
 from kvstead.errors import AuditError, LockUnderflow, OpenGroup
-from kvstead.prefix import POLICIES, Evicted, Namespace, PrefixTree
+from kvstead.prefix import POLICIES, Namespace, PrefixTree
 
 NUM_PAGES = 24
 NAMESPACES = [
@@ -101,8 +102,8 @@ class TreeMachine(RuleBasedStateMachine):
         num_tokens = max(0, num_pages * self.page_size - ragged)
         before = self.allocator.available_size()
         evictable = self.tree.evictable_tokens
-        gone = self.tree.evict(num_tokens)
-        assert gone == Evicted(*self.model.evict(num_tokens))
+        gone = evict(self.tree, num_tokens)
+        assert gone == Gone(*self.model.evict(num_tokens))
         assert gone.num_tokens >= min(num_tokens, evictable)
         assert self.allocator.available_size() == before + gone.num_tokens
 
@@ -111,7 +112,7 @@ class TreeMachine(RuleBasedStateMachine):
         """An open free group makes eviction an error, and a clear is refused."""
         with self.allocator.defer_frees():
             with pytest.raises(OpenGroup):
-                self.tree.evict(self.page_size)
+                evict(self.tree, self.page_size)
             assert self.tree.clear() is False
 
     @rule()
@@ -128,12 +129,12 @@ class TreeMachine(RuleBasedStateMachine):
         """A page that the tree owns cannot come in under another key."""
         page = data.draw(st.sampled_from(sorted(page.page for page in self.model.pages.values())), label="page")
         slots = page * self.page_size + np.arange(self.page_size)
-        with pytest.raises(AuditError, match=f"page {page} would be owned twice"):
+        with pytest.raises(AuditError, match=f"page {page} would have two owners"):
             self.tree.insert(np.full(self.page_size, 99), slots)
 
     @invariant()
     def agrees(self):
-        """Every page is in the tree or free, the counters agree, and the books balance."""
+        """Every page is in the tree or free, the counters agree, and all counts agree."""
         cached = len(self.model.pages) * self.page_size
         assert self.tree.protected_tokens == self.model.protected()
         assert self.tree.evictable_tokens == cached - self.model.protected()

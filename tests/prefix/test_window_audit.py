@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from prefix_bench import Bench
+from tree_setup import TreeSetup
 
 from kvstead.errors import AuditError
 from kvstead.model.window import Window
@@ -39,54 +39,54 @@ def count_locks_below_zero(_bench, live, _dead):
     live.window.locks = -1
 
 
-def miscount_evictable(bench, _live, _dead):
-    bench.tree._window.evictable_tokens += 1
+def miscount_evictable(setup, _live, _dead):
+    setup.tree._window.evictable += 1
 
 
-def miscount_protected(bench, _live, _dead):
-    bench.tree._window.protected_tokens -= 1
+def miscount_protected(setup, _live, _dead):
+    setup.tree._window.protected -= 1
 
 
-def miscount_tombstones(bench, _live, _dead):
-    bench.tree._window.tombstone_tokens += bench.page_size
+def miscount_tombstones(setup, _live, _dead):
+    setup.tree._window.dead += 1
 
 
-def swap_two_counters(bench, _live, _dead):
-    window = bench.tree._window
-    window.evictable_tokens, window.protected_tokens = window.protected_tokens, window.evictable_tokens
+def swap_two_counters(setup, _live, _dead):
+    window = setup.tree._window
+    window.evictable, window.protected = window.protected, window.evictable
 
 
-def drop_a_node_from_the_queue(bench, live, _dead):
-    bench.tree._window._queue.discard(live)
+def drop_a_node_from_the_queue(setup, live, _dead):
+    setup.tree._window._queue.discard(live)
 
 
-def queue_a_tombstone(bench, _live, dead):
-    bench.tree._window._queue.add(dead)
+def queue_a_tombstone(setup, _live, dead):
+    setup.tree._window._queue.add(dead)
 
 
-def queue_a_locked_node(bench, live, _dead):
-    bench.tree._window._queue.add(live.parent)
+def queue_a_locked_node(setup, live, _dead):
+    setup.tree._window._queue.add(live.parent)
 
 
-def queue_the_root(bench, _live, _dead):
-    bench.tree._window._queue.add(bench.tree.root)
+def queue_the_root(setup, _live, _dead):
+    setup.tree._window._queue.add(setup.tree.root)
 
 
-def free_a_window_behind_the_tree(bench, live, _dead):
-    bench.allocator.free_window_pages(live.pages[-1:])
+def free_a_window_behind_the_tree(setup, live, _dead):
+    setup.allocator.free_window_pages(live.pages[-1:])
 
 
-def free_a_locked_window_behind_the_tree(bench, live, _dead):
-    bench.allocator.free_window_pages(live.parent.pages[:1])
+def free_a_locked_window_behind_the_tree(setup, live, _dead):
+    setup.allocator.free_window_pages(live.parent.pages[:1])
 
 
-def give_a_tombstone_a_window_behind_the_tree(bench, _live, dead):
-    other = bench.compute(bench.page_size)
-    bench.allocator.move_window(other, dead.pages[:1] * bench.page_size + np.arange(bench.page_size))
+def give_a_tombstone_a_window_behind_the_tree(setup, _live, dead):
+    other = setup.compute(setup.page_size)
+    setup.allocator.move_window(other, dead.pages[:1] * setup.page_size + np.arange(setup.page_size))
 
 
-def forget_a_mapping(bench, live, _dead):
-    bench.allocator.window_pages[live.pages[0]] = 0
+def forget_a_mapping(setup, live, _dead):
+    setup.allocator.window_pages[live.pages[0]] = 0
 
 
 @pytest.mark.parametrize("page_size", [1, 2, 4])
@@ -116,30 +116,30 @@ def forget_a_mapping(bench, live, _dead):
 )
 def test_audit_sees_every_kind_of_window_damage(damage, page_size):
     """A sound tree passes; one thing changed on its window side behind its back is reported."""
-    bench = Bench(24, page_size, window=Window(2 * page_size))
-    dead = bench.cache("abxy", dead=range(4)).node
-    live = bench.cache("abcdefgh", dead=range(2)).node
+    setup = TreeSetup(24, page_size, window=Window(2 * page_size))
+    dead = setup.cache("abxy", dead=range(4)).node
+    live = setup.cache("abcdefgh", dead=range(2)).node
     for _ in range(2):
-        bench.tree.lock(bench.match("abcdef").node)
-    assert bench.window_counts() == (4 * page_size, 2 * page_size, 4 * page_size)
+        setup.tree.lock(setup.match("abcdef").node)
+    assert setup.window_counts() == (4 * page_size, 2 * page_size, 4 * page_size)
     assert (live.parent.window.locks, live.parent.parent.window.locks) == (2, 0)
-    bench.audit()
-    damage(bench, live, dead)
-    with pytest.raises(AuditError, match="other than by its own operations"):
-        bench.tree.audit()
+    setup.audit()
+    damage(setup, live, dead)
+    with pytest.raises(AuditError, match="only through its own operations"):
+        setup.tree.audit()
 
 
-def test_audit_sees_a_lock_that_reaches_over_none():
+def test_audit_sees_a_lock_in_front_of_its_window():
     """Where a lock's window part has moved on, a lock too many in front of it is seen."""
-    bench = Bench(8, window=Window(2))
-    bench.cache("abcdef")
-    upper, lower = bench.match("abcd").node, bench.match("abcdef").node
+    setup = TreeSetup(8, window=Window(2))
+    setup.cache("abcdef")
+    upper, lower = setup.match("abcd").node, setup.match("abcdef").node
     for node in (upper, lower, lower):
-        bench.tree.lock(node)
+        setup.tree.lock(node)
     for _ in range(2):
-        bench.tree.loosen(lower, 4, 6)
-    bench.audit()
+        setup.tree.loosen(lower, 4, 6)
+    setup.audit()
     assert (upper.window.locks, upper.locks, lower.window.locks) == (1, 3, 0)
     upper.window.locks = 2
-    with pytest.raises(AuditError, match="where 1 reach it"):
-        bench.tree.audit()
+    with pytest.raises(AuditError, match="but 1 reach it"):
+        setup.tree.audit()

@@ -6,6 +6,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from prefix_model import keyed_nodes
 from window_tree_model import PIECE, WindowTreeModel
 
+from eviction_in_tokens import evict
 from kvstead.allocators import SWAAllocator
 from kvstead.errors import LockUnderflow, OpenGroup
 from kvstead.model.window import Window
@@ -43,14 +44,14 @@ class WindowTreeMachine(RuleBasedStateMachine):
         return np.concatenate([run, np.full(tail, 7)])
 
     def compute(self, num_tokens):
-        """Slots of a request's own, for which others make room; None only if what is not locked would not do."""
+        """Slots of a request's own, for which others are evicted; None only if what is not locked would not do."""
         num_tokens += -num_tokens % self.page_size
         slots = self.allocator.alloc(num_tokens)
         if slots is None:
             short = max(0, num_tokens - self.allocator.full_available_size())
             window_short = max(0, num_tokens - self.allocator.swa_available_size())
             suffices = short <= self.tree.evictable_tokens and window_short <= self.tree.window_evictable_tokens
-            assert self.tree.evict(short, window_short) == self.model.evict(short, window_short)
+            assert evict(self.tree, short, window_short) == self.model.evict(short, window_short)
             slots = self.allocator.alloc(num_tokens)
             assert (slots is not None) is suffices
         return None if slots is None else slots.numpy()
@@ -116,7 +117,7 @@ class WindowTreeMachine(RuleBasedStateMachine):
 
     @rule(data=st.data(), namespace=st.sampled_from(NAMESPACES), lock=st.booleans())
     def match(self, data, namespace, lock):
-        """A match is the longest prefix that can be gone on from, with the slots that were inserted for it."""
+        """A match is the longest prefix that can be continued, with the slots that were inserted for it."""
         tokens = self.tokens(data)
         found = self.match_both(namespace, tokens)
         if lock:
@@ -169,7 +170,7 @@ class WindowTreeMachine(RuleBasedStateMachine):
         kept = {key for key in self.model.pages if self.model.num_window_locks(key) and self.model.pages[key].is_live}
         evictable, window_evictable = self.tree.evictable_tokens, self.tree.window_evictable_tokens
         room, window_room = self.allocator.full_available_size(), self.allocator.swa_available_size()
-        gone = self.tree.evict(num_tokens, num_window_tokens)
+        gone = evict(self.tree, num_tokens, num_window_tokens)
         assert gone == self.model.evict(num_tokens, num_window_tokens)
         assert gone.num_tokens >= min(num_tokens, evictable)
         assert gone.num_window_tokens >= min(num_window_tokens, window_evictable)
@@ -186,7 +187,7 @@ class WindowTreeMachine(RuleBasedStateMachine):
         """An open free group makes eviction an error, and a clear is refused."""
         with self.allocator.defer_frees():
             with pytest.raises(OpenGroup):
-                self.tree.evict(0, self.page_size)
+                evict(self.tree, 0, self.page_size)
             assert self.tree.clear() is False
 
     @rule()
@@ -200,7 +201,7 @@ class WindowTreeMachine(RuleBasedStateMachine):
 
     @invariant()
     def agrees(self):
-        """Every node is as the model says, every page is in the tree or free on either side, and the books balance."""
+        """Every node is as the model says, every page is in the tree or free on either side, and all counts agree."""
         assert self.nodes_of_tree() == self.nodes_of_model()
         counts = self.model.counts()
         assert (self.tree.evictable_tokens, self.tree.protected_tokens) == counts[0]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 
-from kvstead.prefix import Evicted
+from eviction_in_tokens import Gone
 
 PIECE = 2  # windows that go at least, if a node has more than is wanted
 LONGEST_JOIN = 8  # windows
@@ -240,7 +240,7 @@ class WindowTreeModel:
             num_nodes += 1
             self.drop(victim)
         tombstoned = self.evict_windows(num_window_tokens - freed_windows)
-        return Evicted(freed, num_nodes, freed_windows + tombstoned, tombstoned)
+        return Gone(freed, num_nodes, freed_windows + tombstoned, tombstoned)
 
     def drop(self, node):
         """A node leaves."""
@@ -253,7 +253,7 @@ class WindowTreeModel:
         return self.pages[node[-1]].full.rank(self.policy)
 
     def leaves(self):
-        """The nodes that nothing continues and nobody locks."""
+        """The nodes that nothing continues and no lock keeps."""
         parents = {key[: len(key) - self.page_size] for key in self.pages}
         return [node for node in self.nodes() if node[-1] not in parents and not self.is_locked(node[-1])]
 

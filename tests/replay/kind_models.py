@@ -37,8 +37,8 @@ def manager_for(model, pool_layout, page_size, num_tokens, *, num_states=3, num_
     pages = -(-num_tokens // plan.page_size)
     windows = min(pages, num_windows * model.window_rule.pages(plan.page_size)) if model.window else 0
     each = plan.page_bytes
-    num_bytes = plan.sink_bytes + pages * each.pages + windows * each.windows + num_states * each.states
-    num_bytes += sum(each) if plan.has_arena else 0
+    num_bytes = plan.sink_bytes + pages * each["full"] + windows * each["window"] + num_states * each["state"]
+    num_bytes += sum(each.values()) if plan.has_arena else 0
     return KVCacheManager(model, num_bytes, pool_layout=pool_layout, page_size=page_size, **options)
 
 

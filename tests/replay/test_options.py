@@ -2,7 +2,7 @@ from math import inf, nan
 
 import pytest
 
-from kvstead.engine.memory import POOL_LAYOUTS
+from kvstead.engine.memory_plan import POOL_LAYOUTS
 from kvstead.errors import InvalidSize
 from kvstead.replay.options import ONLY_STATIC, Layout, ReplayOptions
 

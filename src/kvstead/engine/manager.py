@@ -1,68 +1,58 @@
-"""The facade for engine builders: the memory of all running requests and of the prefixes they leave behind.
-
-One request's row, page size 4, prompt of 10 tokens of which 4 were found in the cache, one token generated:
-
-    position    0  1  2  3 | 4  5  6  7 | 8  9 10
-                '-- tree --'  '--- the request's own ---'
-                protected = 4            computed = 10   allocated = 11 (`table.lengths`)   num_tokens = 11
+"""The facade for engine builders: the memory of all running requests and of the prefixes that are cached.
 
 `match` opens a row and locks the cached prefix, `extend` and `decode` grow it, `commit` notes what a step has computed,
 `cache` hands whole computed pages to the tree so that others can share them. `finish`, `retract` and `abort` end it.
-Layers with a window have a side of their own in all this, `kvstead.engine.windows`, and so have recurrent layers: a row
-has a state as well, `kvstead.engine.states`, which an engine lets copy with `checkpoint` between two steps.
+What is known of a row is drawn in `kvstead.engine.rows`; layers with a window have `kvstead.engine.row_windows`, and
+recurrent layers `kvstead.engine.row_states`, whose states an engine lets copy with `checkpoint` between two steps.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from kvstead.allocators import WindowSide
-from kvstead.engine.books import audit_ownership
+from kvstead.engine.audit import audit_memory
 from kvstead.engine.lease import Lease, Peek
-from kvstead.engine.memory import ArenaOptions, MemoryRequest, plan_memory
-from kvstead.engine.memory_pools import Memory
+from kvstead.engine.memory import ArenaOptions, Memory
+from kvstead.engine.memory_plan import MemoryRequest, plan_memory
 from kvstead.engine.request import token_ids
-from kvstead.engine.room import ONE_STATE, ONLY_AN_END_HELPS, WINDOW_PAGE, Demand
-from kvstead.engine.row_tokens import RowTokens
-from kvstead.engine.states import RowStates
-from kvstead.engine.view import MemoryView
-from kvstead.engine.windows import RowWindows
+from kvstead.engine.row_capacity import RowCapacity
+from kvstead.engine.row_prefixes import RowPrefixes
+from kvstead.engine.rows import NO_NAMESPACE, Rows
+from kvstead.engine.sides import SIDE_KINDS
+from kvstead.engine.stats import MemoryStats, live_entries, memory_stats
 from kvstead.errors import InvalidSize, RowOverflow
 from kvstead.kernels.array_types import IntArray
 from kvstead.kernels.arrays import Integers, to_device, to_host
 from kvstead.model import ModelLayout
+from kvstead.pages.amounts import FULL, STATE, WINDOW
 from kvstead.pages.page_table import require_tag
-from kvstead.pools import RequestTable
-from kvstead.prefix import Namespace, Node
-
-_NO_NAMESPACE = Namespace()
+from kvstead.prefix import Evicted, Namespace, Node, PrefixTree
 
 
-class KVCacheManager(MemoryView):
+class KVCacheManager:
     """Slots, rows and cached prefixes for one model layout in a fixed number of bytes.
 
     layout: what the model caches. num_bytes: the memory, padding included; or num_slots: usable slots, of the window
     side where every layer has a window (`.num_slots` are names without bytes then).
 
-    pool_layout: how kinds of cache share the memory, see `kvstead.engine.memory`. "static" divides it once: by
+    pool_layout: how kinds of cache share the memory, see `kvstead.engine.memory_plan`. "static" divides it once: by
     window_ratio (window slots per full slot), or num_window_slots beside num_slots, and by num_states; what is not
     given follows from the expected_length of a request in tokens, see `kvstead.model.sizing.split_memory`, and `.split`
     says how. "unified" lets pages move in one arena, with `eager`, `fence` and `may_move` as for `PoolChain`.
     "padded" and "ideal" only count, to compare layouts; they have no storage.
 
-    page_size: tokens a page ("padded" may need larger ones; `.page_size` says). state_interval: how many tokens lie
-    between two copies of a request's recurrent state that others can go on from. policy: which cached prefix goes
-    first, see `kvstead.prefix`. max_requests: rows. max_length: tokens of the longest request. prefix_cache: whether
-    prefixes are kept at all. storage: allocate the tensors too (`.pool`, `.window_pool`, `.state_pool`), or keep the
-    books only. device: where slots and tensors live.
+    page_size: tokens per page ("padded" may need larger ones; `.page_size` says). state_interval: tokens between two
+    copies of a request's recurrent state. policy: which cached prefix is evicted first, see `kvstead.prefix`.
+    max_requests: rows. max_length: tokens of the longest request. prefix_cache: whether prefixes are kept at all.
+    storage: allocate tensors too (`.pool`, `.window_pool`, `.state_pool`, or None), or only count. device: of tensors.
 
-    Raises `LayoutError` for a layout with kinds that are not managed yet or memory too small for one page,
-    `InvalidSize` for sizes that contradict each other.
+    Raises `LayoutError` for kinds that are not managed yet or memory too small for a page, `InvalidSize` for sizes that
+    contradict each other.
     """
 
     def __init__(
@@ -92,119 +82,64 @@ class KVCacheManager(MemoryView):
             pool_layout, page_size, num_bytes, num_slots, num_window_slots, num_states, window_ratio, expected_length
         )
         plan = plan_memory(layout, asked, max_requests, max_length)
-        options = ArenaOptions(eager=eager, fence=fence, may_move=may_move, storage=storage)
-        super().__init__(layout, Memory(layout, plan, options, device), RequestTable(max_requests, max_length), policy)
-        self.prefix_cache = prefix_cache
-        self._tokens = RowTokens(self.table)
-        self.num_tokens, self.computed = self._tokens.known, self._tokens.computed
-        self.protected: IntArray = np.zeros(max_requests + 1, dtype=np.int64)
-        if isinstance(self.allocator, WindowSide):
-            self.row_windows = RowWindows(self, self.allocator)
-        if self.allocator.states is not None:
-            self.row_states = RowStates(self, self.allocator.states, state_interval)
-        self._page = Demand(1, 1 if self.row_windows else 0)
-        self._owner = np.zeros(max_requests + 1, dtype=np.int32)
-        self._node: list[Node] = [self.tree.root] * (max_requests + 1)
-        self._namespace: list[Namespace] = [_NO_NAMESPACE] * (max_requests + 1)
-        self.num_released = 0
+        self.memory = memory = Memory(layout, plan, ArenaOptions(eager, fence, may_move, storage), device)
+        self.layout, self.plan, self.page_size, self.total_bytes = layout, plan, plan.page_size, plan.total_bytes
+        self.allocator, self.chain, self.window, self.split = memory.allocator, memory.chain, plan.window, plan.split
+        self.token_bytes, self.window_token_bytes, self.state_bytes = map(plan.entry_bytes, SIDE_KINDS)
+        self.num_slots, self.num_window_slots, self.num_states = map(memory.num_entries, SIDE_KINDS)
+        self.pool, self.window_pool, self.state_pool = memory.pool, memory.window_pool, memory.state_pool
+        self.tree = tree = PrefixTree(self.allocator, policy=policy, window=plan.window, states=self.allocator.states)
+        self.rows = rows = Rows(max_requests, max_length, plan.page_size, tree.root)
+        self.table, self.num_tokens, self.computed = rows.table, rows.known, rows.computed
+        self.protected, self.prefix_cache = rows.protected, prefix_cache
+        self._growth = growth = RowCapacity(memory, tree, rows, state_interval, prefix_cache=prefix_cache)
+        self.capacity, self.row_windows, self.row_states = growth.capacity, growth.windows, growth.states
+        self._prefixes = RowPrefixes(memory, tree, rows, growth, is_kept=prefix_cache)
 
-    # Growing
+    def peek(self, tokens: Integers, *, namespace: Namespace = NO_NAMESPACE) -> Peek:
+        """What `match` would find, and what could be evicted beside it; the eviction policy counts it as a match."""
+        return self._prefixes.peek(token_ids(tokens), namespace)
 
-    def peek(self, tokens: Integers, *, namespace: Namespace = _NO_NAMESPACE) -> Peek:
-        """What `match` would find, and what could be evicted beside it, for deciding on admission.
-
-        To the eviction policy this is a use of the prefix, as a match is.
-        """
-        if not self.prefix_cache:
-            return Peek(0, self.room.evictable())
-        match = self.tree.match(token_ids(tokens)[:-1], namespace=namespace)
-        with self._locked(match.node):
-            if self.row_states is not None and not self.room.has(ONE_STATE):
-                self.row_states.drop_kept()  # as `match` would
-            if self.row_windows is not None:
-                self.row_windows.reclaim_pieces()
-            return Peek(match.num_tokens, self.room.evictable())
-
-    def match(self, tokens: Integers, *, namespace: Namespace = _NO_NAMESPACE, owner: int = 0) -> Lease | None:
+    def match(self, tokens: Integers, *, namespace: Namespace = NO_NAMESPACE, owner: int = 0) -> Lease | None:
         """Open a row for a request and lock the longest cached prefix of its tokens into it.
 
-        tokens: all token ids known so far, 0 .. 2**31 - 1. At least one is left to compute. owner: tag for the pages
-        that the request takes. A model with recurrent layers has its state for that prefix copied into a slot of the
-        row, for which cached prefixes are evicted as far as needed; where there is room for one of the two only, and
-        no other row is out, it begins anew. Returns None, with nothing changed but what was evicted, when all rows are
-        out or there is no room for a state. Raises `RequestError` for no tokens or for ids out of range, `RowOverflow`
-        for more than `max_length`, `InvalidSize` for a tag beyond 32 bits, `OpenGroup` when it would have to evict
-        inside a free group. O(tokens), and a state.
+        tokens: all ids known so far, 0 .. 2**31 - 1, at least one more than are taken from the cache. owner: tag for
+        the pages that the request takes. With recurrent layers the prefix's state is copied into a slot of the row,
+        evicting cached prefixes as far as needed; where only one of the two fits and no other row is out, the request
+        begins anew. None, with nothing changed but what was evicted, when all rows are out or there is no capacity for
+        a state. Raises `RequestError` for no tokens or ids out of range, `RowOverflow` for more than `max_length`,
+        `InvalidSize` for a tag beyond 32 bits, `OpenGroup` when it would have to evict inside a free group. O(tokens).
         """
         ids = token_ids(tokens)
         require_tag(owner)
         if ids.size > self.table.width:
-            raise RowOverflow(
-                f"{ids.size} tokens do not fit a row of {self.table.width}. Cut the request or raise max_length."
-            )
-        if not self.table.num_free:
-            return None
-        node, cached, found, state = self.tree.root, 0, 0, None
-        if self.prefix_cache:
-            match = self.tree.match(ids[:-1], namespace=namespace)
-            node, cached, found = match.node, match.num_tokens, match.num_found
-        if self.row_states is not None:
-            with self._locked(node):
-                state = self.row_states.take(node, owner)
-            if state is None and cached and self.table.num_free == self.table.num_rows:  # nothing to wait for
-                node, cached = self.tree.root, 0
-                state = self.row_states.take(node, owner)
-            if state is None:
-                return None
-        taken = self.table.take()
-        assert taken is not None, "rows were counted first"
-        row = int(taken[0])
-        self._tokens.open(row, ids)
-        self._owner[row] = owner
-        self._namespace[row] = namespace
-        if cached:
-            self.table.append(row, self.tree.slots(node))
-        self.tree.lock(node)
-        self._node[row] = node
-        self.protected[row] = self.computed[row] = cached
-        if self.row_windows:
-            self.row_windows.open(row)
-        if self.row_states and state is not None:
-            self.row_states.open(row, state, cached, found)
-        return Lease(row, cached, found - cached)
+            raise RowOverflow(f"{ids.size} tokens do not fit rows of {self.table.width}. Cut them or raise max_length.")
+        return self._prefixes.open(ids, owner, namespace)
 
     def extend(self, rows: Integers, lengths: Integers) -> torch.Tensor | None:
         """Grow rows to `lengths` slots, evicting cached prefixes as far as needed.
 
-        Returns the new slots, int64[sum of growth], one row after the other; None when there is no room even so, and
-        then nothing is evicted. Raises `InvalidSize` for a row that would shrink or is named twice and for another
-        number of lengths than rows, `RowOverflow`, `StaleRow`, and `OpenGroup` when it would have to evict inside a
-        free group.
+        Returns the new slots, int64[sum of growth], one row after the other; None, and nothing is evicted, when there
+        is no capacity even so. Raises `InvalidSize` for a row that would shrink or is named twice and for another
+        number of lengths than rows, `RowOverflow`, `StaleRow`, `OpenGroup` when it would evict inside a free group.
         """
         which, seq = to_host(rows), to_host(lengths)
-        if not len(set(which.tolist())) == which.size == seq.size:
-            raise InvalidSize(f"rows {which.tolist()} come with {seq.size} lengths. Name each row once, with a length.")
-        num_pages = sum(self._new_pages(row, length) for row, length in zip(which.tolist(), seq.tolist(), strict=True))
-        if not self._grow(num_pages, which):
+        if not self._growth.make_pages(which, self.rows.new_pages(which, seq)):
             return None
         prefix = self.table.lengths[which]
         last = np.where(prefix > 0, self.table.slots[which, prefix - 1], -1)
-        slots = self.allocator.alloc_extend(prefix, seq, last, self._owner[which])
-        assert slots is not None, "room was made for the extension"
-        new, start = to_host(slots), 0
-        for row, length in zip(which.tolist(), (seq - prefix).tolist(), strict=True):
-            self.table.append(row, new[start : start + length])
-            start += length
+        slots = self.allocator.alloc_extend(prefix, seq, last, self.rows.owner[which])
+        assert slots is not None, "capacity was made for the extension"
+        self.rows.write(which, seq, to_host(slots))
         return slots
 
     def decode(self, rows: Integers) -> torch.Tensor | None:
-        """Grow each row by one slot: int64[rows], or None when there is no room; raises as `extend`."""
-        which = to_host(rows)
-        if not self._grow(self.table.opening(which, self.page_size), which):
+        """Grow each row by one slot: int64[rows], or None when there is no capacity; raises as `extend`."""
+        which, table = to_host(rows), self.table
+        if not self._growth.make_pages(which, table.opening(which, self.page_size)):
             return None
-        table = self.table
-        slots = self.allocator.alloc_decode_rows(table.slots, table.lengths, which, self._owner[which])
-        assert slots is not None, "room was made for the decode step"
+        slots = self.allocator.alloc_decode_rows(table.slots, table.lengths, which, self.rows.owner[which])
+        assert slots is not None, "capacity was made for the decode step"
         return to_device(slots, self.allocator.device)
 
     def commit(self, rows: Integers, lengths: Integers, next_tokens: Integers) -> None:
@@ -216,99 +151,58 @@ class KVCacheManager(MemoryView):
         for an id out of range; `StaleRow`.
         """
         which = to_host(rows)
-        self._tokens.commit(which, to_host(lengths), to_host(next_tokens))
-        if self.row_states and self.row_states.num_kept:
-            for row in which[self.row_states.kept[which] > 0].tolist():
-                self.cache(row)
+        self.rows.commit(which, to_host(lengths), to_host(next_tokens))
+        self._prefixes.cache_kept(which)
 
     def checkpoint(self, rows: Integers) -> None:
-        """Copy the recurrent states of rows that stand where a copy is worth it, for others to go on from.
+        """Copy the recurrent states of rows that stand where a copy is useful, for other requests to continue from.
 
-        To be called before rows grow, when all slots that they have are computed or will be by steps that were launched
-        already. A copy is cached with its tokens once those are committed. Evicts cached prefixes for it, but never
-        fails: without room there is no copy. Nothing happens for models without recurrent layers or without a prefix
-        cache. Raises `StaleRow`, and `OpenGroup` when it would have to evict inside a free group. O(rows), and the
-        copies.
+        To be called before rows grow, when all their slots are computed or will be by steps already launched. A copy is
+        cached with its tokens once those are committed. Evicts cached prefixes for it; without capacity there is no
+        copy. Nothing happens without recurrent layers or a prefix cache. Raises `StaleRow`, `OpenGroup`. O(rows).
         """
-        if self.row_states is None or not self.prefix_cache:
-            return
-        for row in self.row_states.checkpoint(to_host(rows)).tolist():
-            self.cache(row)
+        if self.row_states is not None and self.prefix_cache:
+            self._prefixes.cache_kept(self.row_states.checkpoint(to_host(rows)))
 
     def chunk_end(self, row: int, end: int) -> int:
         """Where a chunk of the row that could reach `end` tokens should end: there, or before it.
 
-        A state can only be copied where a step ends, so for models with recurrent layers chunks end where a copy is of
-        use. Raises `StaleRow`.
+        With recurrent layers that is where a copy of the state is useful, since only steps' ends can be copied.
         """
         self.table.require_live(row)
-        return self.row_states.stop(row, end) if self.row_states and self.prefix_cache else end
+        return self.row_states.chunk_end(row, end) if self.row_states and self.prefix_cache else end
 
     def append(self, row: int, tokens: Integers) -> None:
-        """Note token ids that are known behind the row's last one, as when speculative decoding accepts some.
-
-        Raises `StaleRow`, `RowOverflow`.
-        """
-        self._tokens.append(row, tokens)
+        """Note ids known behind the row's last one, as from speculative decoding. Raises `StaleRow`, `RowOverflow`."""
+        self.rows.append(row, tokens)
 
     def cache(self, row: int) -> None:
         """Hand the row's computed whole pages to the prefix tree; the row goes on reading them, locked.
 
-        With recurrent layers, those up to its last copied state: nobody could go on from the others. Pages that the
-        tree holds already (another request computed the same) are given back and the row adopts the tree's. Nothing
-        happens without a prefix cache.
+        With recurrent layers, those up to its last copied state. Pages that the tree holds already (another request
+        computed the same) are freed and the row adopts the tree's. Nothing happens without a prefix cache.
         """
         self.table.require_live(row)
-        start = int(self.protected[row])
-        end = int(self.computed[row]) // self.page_size * self.page_size
-        if self.row_states:
-            end = self.row_states.cacheable(row)
-        if not self.prefix_cache or end <= start:
-            return
-        own = self.table.read(row, 0, end)
-        inserted = self.tree.insert(self._tokens.ids[row, :end], own, namespace=self._namespace[row])
-        self.tree.lock(inserted.node)
-        if self.row_states:
-            self.row_states.hand_over(row, self._node[row], inserted.node)
-        self._unlock(row)
-        self._node[row] = inserted.node
-        self.protected[row] = end
-        if self.row_windows:
-            self.row_windows.open(row)
-        if inserted.num_shared > start:
-            self.allocator.free_segment(own[start : inserted.num_shared], start_pos=start)
-            shared = self.tree.slots(inserted.node)[start : inserted.num_shared]
-            self.table.overwrite(row, start, shared)
-
-    # Ending
+        self._prefixes.cache(row)
 
     def finish(self, row: int) -> None:
-        """End a request: its computed whole pages stay cached, the rest and the row come back."""
+        """End a request: its computed whole pages stay cached, the rest and the row come back. Raises `StaleRow`."""
         self.table.require_live(row)
         if self.row_states and self.prefix_cache:
             self.row_states.offer(row)
-        self.cache(row)
-        self.abort(row)
+        self._prefixes.cache(row)
+        self._prefixes.end(row)
 
     def retract(self, row: int) -> NDArray[np.int32]:
         """Take a running request off the memory to resume it later: as `finish`; returns its known tokens, int32[*]."""
-        known = self.known_tokens(row)
+        known = self.rows.known_tokens(row)
         self.finish(row)
         return known
 
     def abort(self, row: int) -> None:
-        """End a request and cache nothing more of it. What it shares with the tree stays there."""
+        """End a request and cache nothing more of it. What it shares with the tree stays there. Raises `StaleRow`."""
         self.table.require_live(row)
-        start = int(self.protected[row])
-        self.allocator.free_segment(self.table.read(row, start), start_pos=start)
-        self._unlock(row)
-        if self.row_states:
-            self.row_states.close(row)
-        self._node[row] = self.tree.root
-        self._tokens.close(row)
-        self.protected[row] = 0
-        self.table.give(row)
-        self.num_released += 1
+        self._prefixes.end(row)
 
     def defer_frees(self) -> AbstractContextManager[None]:
         """The free group, for the time in which a step's results are processed."""
@@ -316,112 +210,91 @@ class KVCacheManager(MemoryView):
 
     def flush(self) -> bool:
         """Drop all cached prefixes. False, and nothing changed, while a request holds a row or a group is open."""
-        if self.allocator.free_group is not None or self.table.live_rows().size:
+        if self.allocator.free_group is not None or self.table.num_free < self.table.num_rows:
             return False
         return self.tree.clear()
 
-    # Looking
-
-    def window_room(self) -> int:
-        """Pages of the window side that could be allocated now, dropping every window that nobody needs; else 0.
-
-        Running rows let go what they need no more, as they do before an allocation fails.
-        """
-        if self.row_windows is None:
-            return 0
-        self.row_windows.reclaim()
-        return self.room.most(WINDOW_PAGE)
-
     def growth(self, row: int, num_tokens: int) -> int:
-        """By how many tokens, `num_tokens` at most, a row could grow now: 0 only if it could not by one.
-
-        Raises `StaleRow`, and `InvalidSize` for a negative number.
-        """
+        """By how many tokens, `num_tokens` at most, a row could grow now. Raises `StaleRow`, `InvalidSize` below 0."""
         self.table.require_live(row)
         if num_tokens < 0:
             raise InvalidSize(f"row {row} cannot grow by {num_tokens} tokens. Ask for 0 or more.")
-        have = int(self.table.lengths[row])
-        in_last_page = -have % self.page_size
-        wanted = self.pages(have + num_tokens) - self.pages(have)
-        pages = self._most(wanted)
-        if pages < wanted and self._let_go(self._page.times(wanted)):
-            pages = self._most(wanted)
-        return min(num_tokens, in_last_page + pages * self.page_size)
+        return self._growth.growth(row, num_tokens)
+
+    def window_room(self) -> int:
+        """Window pages that could be allocated now; rows release what they no longer need, as before a shortage."""
+        return self._growth.window_pages()
+
+    def physical_slots(self, slots: Integers) -> torch.Tensor:
+        """Where slots lie now: rows of `pool`, int64 of the same shape; in an arena until pages are taken again."""
+        return self.memory.slots(slots)
+
+    def window_slots(self, slots: Integers) -> torch.Tensor:
+        """Where the window side of full slots lies now: int64 of the same shape, 0 (padding) where there is none.
+
+        -1 stays -1 but in an arena, where it is 0. Valid as `physical_slots`. Raises `InvalidSize` without windows.
+        """
+        if self.row_windows is None:
+            raise InvalidSize(f"{self.layout.name} has no window slots. Only models with windows or chunks do.")
+        return self.memory.window_slots(slots)
+
+    def state_slots(self, rows: Integers) -> torch.Tensor:
+        """Where the states of rows lie now: rows of `state_pool`, int64[rows]; valid as `physical_slots`.
+
+        Raises `InvalidSize` where no layer has a state, `StaleRow`.
+        """
+        if self.row_states is None:
+            raise InvalidSize(f"{self.layout.name} keeps no recurrent states. Only models with such layers do.")
+        return self.row_states.physical_slots(to_host(rows))
 
     @property
     def window_start(self) -> IntArray:
-        """By row, the first position whose window slot is still held; of no meaning where no layer has a window."""
+        """By row, the first position whose window slot is still held; without meaning where no layer has a window."""
         return self.row_windows.start if self.row_windows else self.protected
 
-    def audit(self) -> None:
-        """Check all books against each other: every live page belongs to one row or one node. Raises `AuditError`.
+    @property
+    def evicted(self) -> Evicted:
+        """Everything evicted so far, by side."""
+        return self.tree.evicted
 
-        O(pool); for tests and for a background check, not for the hot path.
-        """
-        self.allocator.audit()
-        self.table.audit()
-        self.tree.audit()
-        audit_ownership(self)
+    @property
+    def first_shortage(self) -> float | None:
+        """The share of the bytes that was live or cached when a demand did not fit for the first time, or None."""
+        return self.capacity.first_shortage
+
+    @property
+    def num_state_copies(self) -> int:
+        """States copied since the start."""
+        return self.row_states.num_copies if self.row_states else 0
+
+    def pages(self, num_tokens: int) -> int:
+        """Pages that `num_tokens` tokens of one row take."""
+        return self.rows.pages(num_tokens)
+
+    def live_tokens(self) -> int:
+        """Slots that running requests hold, shared prefixes included, in whole pages. O(1)."""
+        return live_entries(self.memory, self.tree, FULL)
+
+    def window_live_tokens(self) -> int:
+        """Window slots that running requests hold, in whole pages. O(1)."""
+        return live_entries(self.memory, self.tree, WINDOW)
+
+    def live_states(self) -> int:
+        """States that running requests hold, copies that are not cached yet included. O(1)."""
+        return live_entries(self.memory, self.tree, STATE)
+
+    def stats(self) -> MemoryStats:
+        """Bytes by state and side, adding up to `total_bytes`. O(1)."""
+        return memory_stats(self.memory, self.tree.evictable())
 
     def known_tokens(self, row: int) -> NDArray[np.int32]:
         """The row's token ids so far, prompt and output: int32[*], a copy. Raises `StaleRow`."""
-        return self._tokens.read(row)
+        return self.rows.known_tokens(row)
 
     def lock_of(self, row: int) -> Node:
         """The tree node up to which the row's prefix is locked (the root if none of it is shared)."""
-        return self._node[row]
+        return self.rows.node[row]
 
-    def owner_of(self, row: int) -> int:
-        """The tag of the pages that the row takes."""
-        return int(self._owner[row])
-
-    def make_room(self, demand: Demand) -> bool:
-        """Evict until so much is free; False, and nothing is evicted, where that would not do."""
-        return self.room.make(demand) or (self._let_go(demand) and self.room.make(demand))
-
-    def _grow(self, num_pages: int, rows: IntArray) -> bool:
-        """Let the rows go on to where they are, and make room for their new pages."""
-        if self.row_windows is not None:
-            self.row_windows.slide(rows)
-        return num_pages == 0 or self.make_room(self._page.times(num_pages))
-
-    def _let_go(self, demand: Demand) -> bool:
-        """Have rows give up what they do not need, if that may help; whether it may have."""
-        may_help = demand.states > 0 or self.chain is not None
-        has_dropped = may_help and self.row_states is not None and self.row_states.drop_kept()
-        if self.row_windows is None or self.room.lack(demand) >= ONLY_AN_END_HELPS:
-            return has_dropped
-        self.row_windows.reclaim()
-        return True
-
-    def _most(self, num_pages: int) -> int:
-        """How many of so many new pages of rows could be had now."""
-        return num_pages if self.room.has(self._page.times(num_pages)) else self.room.most(self._page)
-
-    @contextmanager
-    def _locked(self, node: Node) -> Iterator[None]:
-        """Keep a matched prefix, and the state at its end, while room is made beside it."""
-        self.tree.lock(node)
-        state = node.state
-        if state is not None:
-            self.tree.hold_state(node)
-        try:
-            yield
-        finally:
-            if state is not None:
-                self.tree.let_state_go(node)
-            self.tree.unlock(node)
-
-    def _unlock(self, row: int) -> None:
-        """Give back the row's lock, as far as its window has not done so already."""
-        self.tree.unlock(self._node[row], window_from=int(self.row_windows.start[row]) if self.row_windows else None)
-
-    def _new_pages(self, row: int, length: int) -> int:
-        """Pages that a row takes to grow to `length` slots."""
-        self.table.require_live(row)
-        have = int(self.table.lengths[row])
-        if length < have:
-            raise InvalidSize(f"row {row} holds {have} slots and cannot shrink to {length}. Extend to more.")
-        if length > self.table.width:
-            raise RowOverflow(f"row {row} cannot grow to {length} slots; rows have {self.table.width}. End it there.")
-        return self.pages(length) - self.pages(have)
+    def audit(self) -> None:
+        """Check that every live page has one owner, a row or a node, and all counts. Raises `AuditError`. O(pool)."""
+        audit_memory(self.memory, self.tree, self.rows, self.row_windows, self.row_states)

@@ -31,7 +31,7 @@ def token_ids(tokens: Integers) -> NDArray[np.int32] | IntArray:
 
 
 class Status(StrEnum):
-    """Where a request stands."""
+    """Where a request stands between its queueing and its end."""
 
     WAITING = "waiting"
     PREFILL = "prefill"

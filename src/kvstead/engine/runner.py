@@ -1,4 +1,4 @@
-"""Who computes a step."""
+"""What computes a step: the part that an engine supplies."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from kvstead.kernels.arrays import Integers
 
 
 class Pending(Protocol):
-    """A step under way."""
+    """A step that was launched and whose tokens may not be known yet."""
 
     def tokens(self) -> Integers:
         """Wait for the step; one token id for each decoding row, then one for each chunk."""

@@ -21,6 +21,7 @@ from kvstead.engine.admission import Admission
 from kvstead.engine.manager import KVCacheManager
 from kvstead.engine.request import Request, Status, token_ids
 from kvstead.engine.runner import Pending, Runner
+from kvstead.engine.running import RunningRequests
 from kvstead.engine.step import Chunk, Outcome, Step
 from kvstead.errors import InvalidSize, RequestError
 from kvstead.kernels.array_types import IntArray
@@ -51,6 +52,8 @@ class Scheduler:
     ) -> None:
         num_rows = manager.table.num_rows
         self.manager = manager
+        self._may_wait = manager.memory.may_wait
+        self._lengths = manager.table.lengths
         self.chunk_tokens = chunk_tokens
         self.max_running = num_rows if max_running is None else min(max_running, num_rows)
         self.admission = Admission(manager, decode_headroom, overlap=overlap)
@@ -62,28 +65,20 @@ class Scheduler:
             )
         self.waiting: deque[Request] = deque()
         self.num_retractions = 0
-        self._active: dict[int, Request] = {}  # row -> request, in the order of admission
-        self._prefilling: list[Request] = []  # the active ones in the middle of their prompt, in that order too
-        self._ended: dict[int, Request] = {}  # ended, but a step that holds the row is still under way
-        self._decoding: IntArray | None = None  # rows in decode, or None when to be listed anew
-        self._target: IntArray = np.zeros(num_rows + 1, dtype=np.int64)  # tokens at which the row ends
-        self._last_step: IntArray = np.zeros(num_rows + 1, dtype=np.int64)  # last planned step that holds the row
-        self._num_stopping = 0  # active requests with stop tokens
+        self._running = RunningRequests(num_rows)
         self._planned = 0
         self._processed = 0
         self._in_flight: tuple[Step, Pending] | None = None
 
-    # Requests
-
     @property
     def num_running(self) -> int:
-        """Requests that hold memory."""
-        return len(self._active) + len(self._ended)
+        """Requests that hold memory, ended ones in a step under way included."""
+        return len(self._running)
 
     @property
     def is_idle(self) -> bool:
-        """Nothing waits, runs or is under way."""
-        return not (self.waiting or self._active or self._ended) and self._planned == self._processed
+        """Whether nothing waits, runs or is under way."""
+        return not (self.waiting or self._running) and self._planned == self._processed
 
     def add(self, request: Request) -> bool:
         """Queue a request. False if it can never fit: then it is rejected and `request.reason` says why.
@@ -114,10 +109,8 @@ class Scheduler:
                 self.waiting.remove(request)
                 self.admission.forget_refusal()
             request.status = Status.ABORTED
-        elif request.row in self._active and self._active[request.row] is request:
+        elif self._running.active.get(request.row) is request:
             self._end(request, Status.ABORTED)
-
-    # A step
 
     def step(self, runner: Runner) -> Outcome | None:
         """Plan and launch the next step, and process the results of the one that is due; None when nothing was due."""
@@ -133,21 +126,21 @@ class Scheduler:
         pages may not move at times, it can also mean that a request waits for that.
         """
         if self.manager.state_bytes:
-            self.manager.checkpoint(np.array(list(self._active), dtype=np.int64))
+            self.manager.checkpoint(np.array(list(self._running.active), dtype=np.int64))
         while True:
             rows, lengths, slots = self._plan_decode()
             if slots is None:
                 return None
             chunks = self._plan_chunks(self.chunk_tokens - rows.size)
-            if rows.size or chunks or not self._active or self._must_wait():
+            if rows.size or chunks or not self._running.active or self._must_wait():
                 break
             self._retract_newest()  # prompts block each other half-way; the oldest alone always fits
         if not rows.size and not chunks:
             return None
         self._planned += 1
-        self._last_step[rows] = self._planned
+        self._running.last_step[rows] = self._planned
         for chunk in chunks:
-            self._last_step[chunk.row] = self._planned
+            self._running.last_step[chunk.row] = self._planned
         return Step(self._planned, rows, lengths, slots, tuple(chunks))
 
     def process(self, step: Step, tokens: Integers) -> Outcome:
@@ -164,29 +157,29 @@ class Scheduler:
             )
         if step.chunks:
             token_ids(sampled[step.rows.size :])
-        rows, lengths, row_tokens = self._rows_that_go_on(step, sampled)
+        rows, lengths, row_tokens = step.rows, step.lengths, sampled[: step.rows.size]
+        if self._running.ended:
+            active = self._running.are_active(rows)
+            rows, lengths, row_tokens = rows[active], lengths[active], row_tokens[active]
         self.manager.commit(rows, lengths, row_tokens)  # the last that may refuse; nothing has changed before
         self._processed = step.index
         outcome = Outcome(step)
         with self.manager.defer_frees():
             self._process_rows(rows, lengths, row_tokens, outcome)
             self._process_chunks(step, sampled[step.rows.size :], outcome)
-            if self._ended:
-                for row in [row for row in self._ended if self._last_step[row] <= step.index]:
-                    self._release(self._ended.pop(row))
+            for request in self._running.pop_ended(step.index):
+                self._release(request)
         return outcome
-
-    # Planning
 
     def _plan_decode(self) -> tuple[IntArray, IntArray, torch.Tensor | None]:
         """Rows that decode, their new lengths and slots; no slots when these have to wait."""
         while True:
-            rows = self._decoding_rows()
-            if self._is_under_way():  # who reaches the limit with the step under way takes no further slot
-                rows = rows[self.manager.table.lengths[rows] + 1 < self._target[rows]]
+            rows = self._running.decoding()
+            if self._is_under_way():  # a row that reaches its end with the step under way takes no further slot
+                rows = rows[self._lengths[rows] + 1 < self._running.target[rows]]
             slots = self.manager.decode(rows)
             if slots is not None:
-                return rows, self.manager.table.lengths[rows], slots
+                return rows, self._lengths[rows], slots
             if self._must_wait():
                 return _NO_ROWS, _NO_ROWS, None
             self._retract_newest()
@@ -194,7 +187,7 @@ class Scheduler:
     def _plan_chunks(self, budget: int) -> list[Chunk]:
         """Go on with prompts begun, then admit new ones, within a budget of tokens."""
         chunks: list[Chunk] = []
-        for request in list(self._prefilling):
+        for request in list(self._running.prefilling):
             chunk = self._plan_chunk(request, budget)
             if chunk is None:
                 return chunks
@@ -203,7 +196,7 @@ class Scheduler:
         while budget > 0 and (admitted := self._admit()) is not None:
             chunk = self._plan_chunk(admitted, budget)
             if chunk is None:
-                assert self.manager.memory.may_wait, "admission has counted the pages"
+                assert self._may_wait, "admission has counted the pages"
                 break
             chunks.append(chunk)
             budget -= chunk.end - chunk.start
@@ -212,81 +205,62 @@ class Scheduler:
     def _plan_chunk(self, request: Request, budget: int) -> Chunk | None:
         """The next stretch of a prompt, as long as budget and memory allow; None when neither allows a token."""
         row, known = request.row, int(request.tokens.size)
-        start = int(self.manager.table.lengths[row])
+        start = int(self._lengths[row])
         length = self.manager.growth(row, min(budget, known - start))
         if length <= 0:
             return None
         end = self.manager.chunk_end(row, start + length)
         slots = self.manager.extend([row], [end])
         if slots is None:
-            assert self.manager.memory.may_wait, "no more than there is room for was asked"
+            assert self._may_wait, "`growth` has said that it fits"
             return None
         if end == known:
-            request.status = Status.DECODE
-            self._prefilling.remove(request)
-            self._decoding = None
+            self._running.start_decoding(request)
         return Chunk(request, row, start, end, slots, is_last=end == known)
 
     def _admit(self) -> Request | None:
         """Give the first of the queue a row and its cached prefix, if all its pages can be had."""
         if not self.waiting or self.num_running >= self.max_running:
             return None
-        if self._active and self.admission.is_hopeless():
+        if self._running.active and self.admission.is_hopeless():
             return None
         request = self.waiting[0]
-        # What is cached for a request may leave no room for it: its state is kept while it is copied.
-        if not self._fits(request) and not (self.manager.flush() and self._fits(request)):
+        # What is cached for a request may leave no capacity for it: its state is kept while it is copied.
+        fits, running = self.admission.fits, self._running
+        if not fits(request, running) and not (self.manager.flush() and fits(request, running)):
             return None
         lease = self.manager.match(request.tokens, namespace=request.namespace, owner=request.request_id % _OWNER_TAGS)
         assert lease is not None, "there is a row for every request that may run"
         self.waiting.popleft()
-        request.row = lease.row
-        request.status = Status.PREFILL
         if request.num_cached < 0:
             request.num_cached, request.num_dead = lease.num_cached, lease.num_dead
-        self._active[lease.row] = request
-        self._prefilling.append(request)
-        self._target[lease.row] = request.max_length
-        self._num_stopping += bool(request.stop_tokens)
+        self._running.begin(request, lease.row)
         return request
-
-    def _fits(self, request: Request) -> bool:
-        return self.admission.fits(request, self._prefilling, self._decoding_rows(), self._target)
 
     def _retract_newest(self) -> None:
         """Take the request that was admitted last off the memory, and put it first in the queue."""
-        assert len(self._active) > 1, "a request that runs alone fits; `add` has checked that"
-        request = self._active[next(reversed(self._active))]
-        self._leave(request)
+        assert len(self._running.active) > 1, "a request that runs alone fits; `add` has checked that"
+        request = self._running.newest()
+        self._running.leave(request)
         request.tokens = self.manager.retract(request.row)
         request.status = Status.WAITING
         request.num_retractions += 1
         self.num_retractions += 1
         self.waiting.appendleft(request)
 
-    # Results
-
-    def _rows_that_go_on(self, step: Step, sampled: IntArray) -> tuple[IntArray, IntArray, IntArray]:
-        """Decoding rows of a step, their lengths and tokens, without those that ended while it was under way."""
-        rows, lengths, tokens = step.rows, step.lengths, sampled[: step.rows.size]
-        if self._ended:
-            alive = np.array([row not in self._ended for row in rows.tolist()], dtype=bool)
-            rows, lengths, tokens = rows[alive], lengths[alive], tokens[alive]
-        return rows, lengths, tokens
-
     def _process_rows(self, rows: IntArray, lengths: IntArray, tokens: IntArray, outcome: Outcome) -> None:
-        done = lengths + 1 >= self._target[rows]
+        done = lengths + 1 >= self._running.target[rows]
         for row in rows[done].tolist():
-            self._finish(self._active[row], outcome)
-        if self._num_stopping:
+            self._finish(self._running.active[row], outcome)
+        if self._running.num_stopping:
             for row, token in zip(rows[~done].tolist(), tokens[~done].tolist(), strict=True):
-                if token in self._active[row].stop_tokens:
-                    self._finish(self._active[row], outcome)
+                if token in self._running.active[row].stop_tokens:
+                    self._finish(self._running.active[row], outcome)
 
     def _process_chunks(self, step: Step, sampled: IntArray, outcome: Outcome) -> None:
         for chunk, token in zip(step.chunks, sampled.tolist(), strict=True):
             request = chunk.request
-            if chunk.row in self._ended:
+            if chunk.row in self._running.ended:
                 continue
             self.manager.commit([chunk.row], [chunk.end], [token])
             self.manager.cache(chunk.row)
@@ -294,7 +268,7 @@ class Scheduler:
                 continue
             if chunk.end == request.prompt.size:
                 outcome.started.append(request)
-            if chunk.end + 1 >= self._target[chunk.row] or token in request.stop_tokens:
+            if chunk.end + 1 >= self._running.target[chunk.row] or token in request.stop_tokens:
                 self._finish(request, outcome)
 
     def _finish(self, request: Request, outcome: Outcome) -> None:
@@ -306,9 +280,9 @@ class Scheduler:
         row = request.row
         request.tokens = self.manager.known_tokens(row)
         request.status = status
-        self._leave(request)
-        if self._last_step[row] > self._processed:
-            self._ended[row] = request
+        self._running.leave(request)
+        if self._running.last_step[row] > self._processed:
+            self._running.ended[row] = request
         else:
             self._release(request)
 
@@ -318,24 +292,9 @@ class Scheduler:
         else:
             self.manager.abort(request.row)
 
-    def _leave(self, request: Request) -> None:
-        del self._active[request.row]
-        if request in self._prefilling:
-            self._prefilling.remove(request)
-        self._decoding = None
-        self._num_stopping -= bool(request.stop_tokens)
-
-    # Small things
-
     def _is_under_way(self) -> bool:
         return self._planned > self._processed
 
     def _must_wait(self) -> bool:
-        """Nobody can be retracted: results are due first, or who runs alone has to wait until pages may move."""
-        return self._is_under_way() or (len(self._active) == 1 and self.manager.memory.may_wait)
-
-    def _decoding_rows(self) -> IntArray:
-        if self._decoding is None:
-            rows = [row for row, request in self._active.items() if request.status is Status.DECODE]
-            self._decoding = np.array(rows, dtype=np.int64)
-        return self._decoding
+        """Whether no request can be retracted: results are due first, or a single one waits until pages may move."""
+        return self._is_under_way() or (len(self._running.active) == 1 and self._may_wait)

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from operator import mul
-from typing import TYPE_CHECKING, Self
+from typing import Self
 
-from kvstead.allocators import WindowSide
-from kvstead.arena.accounting import ArenaBytes
-from kvstead.engine.room import FULL, STATE, WINDOW
-
-if TYPE_CHECKING:
-    from kvstead.engine.view import MemoryView
+from kvstead.arena import Chain
+from kvstead.engine.memory import Memory
+from kvstead.engine.memory_plan import MemoryPlan
+from kvstead.engine.sides import Pool
+from kvstead.pages.amounts import FULL, STATE, WINDOW, Amounts
+from kvstead.prefix import PrefixTree
 
 FULL_SIDE, WINDOW_SIDE, STATE_SIDE = FULL, WINDOW, STATE
 STATES = ("live", "cached", "parked", "free", "padding")
@@ -22,13 +21,13 @@ STATES = ("live", "cached", "parked", "free", "padding")
 class SideStats:
     """Bytes of one side of the memory by state; `by_state` adds up to `total_bytes`.
 
-    live: held by running requests, shared prefixes included. cached: prefixes that nobody uses at the moment, evicted
-    when room is short. parked: freed in an open group. padding: the page that kernels may scribble on, and what is left
+    live: held by running requests, shared prefixes included. cached: prefixes that no running request uses, evicted
+    when memory is short. parked: freed in an open group. padding: the page that kernels may write to, and what is left
     over when the memory is no whole number of pages.
 
-    In an arena what is free is `hole`, free pages in the midst of a pool's span, and `gap`, between spans; `sink` is
-    its padding page and `padding` what lies between spans and is too small for a page. A side there has no gap of its
-    own: its total is what its pages take now.
+    In an arena what is free is `hole`, free pages inside a pool's span, and `gap`, between spans; `sink` is its padding
+    page and `padding` what lies between spans and is too small for a page. A side there has no gap of its own: its
+    total is what its pages take now.
     """
 
     total_bytes: int
@@ -36,33 +35,33 @@ class SideStats:
 
     @property
     def live(self) -> int:
-        """Held by running requests."""
+        """Bytes that running requests hold."""
         return self.by_state["live"]
 
     @property
     def cached(self) -> int:
-        """Held for whoever comes back."""
+        """Bytes of prefixes that no running request uses."""
         return self.by_state["cached"]
 
     @property
     def parked(self) -> int:
-        """Waiting for the end of a free group."""
+        """Bytes that become free at the end of the open free group."""
         return self.by_state["parked"]
 
     @property
     def free(self) -> int:
-        """Nobody's: in an arena holes and gaps."""
+        """Free bytes: in an arena holes and gaps."""
         return sum(self.by_state.get(state, 0) for state in ("free", "hole", "gap"))
 
     @property
     def padding(self) -> int:
-        """Of no use to anybody."""
+        """Bytes that no request can use."""
         return self.by_state.get("padding", 0)
 
     @classmethod
-    def of(cls, total_bytes: int, unit_bytes: int, live: int, cached: int, parked: int, free: int) -> Self:
-        """From numbers of slots, or states, of `unit_bytes` each; what is left of `total_bytes` is padding."""
-        used = [count * unit_bytes for count in (live, cached, parked, free)]
+    def of(cls, total_bytes: int, page_bytes: int, live: int, cached: int, parked: int, free: int) -> Self:
+        """From numbers of pages of `page_bytes` each; what is left of `total_bytes` is padding."""
+        used = [count * page_bytes for count in (live, cached, parked, free)]
         return cls(total_bytes, dict(zip(STATES, (*used, total_bytes - sum(used)), strict=True)))
 
 
@@ -70,47 +69,49 @@ class SideStats:
 class MemoryStats(SideStats):
     """Bytes of a manager's memory by state, and `by_side`: "full", "window" and "state", those that have bytes.
 
-    Sides with memory of their own add up to the whole, state by state; sides that share it leave out what is no side's.
+    Sides with memory of their own add up to the whole, state by state; bytes of no side are missing in the sum of sides
+    that share memory.
     """
 
     by_side: Mapping[str, SideStats]
 
 
-def memory_stats(memory: MemoryView) -> MemoryStats:
-    """The bytes of a memory. O(1)."""
-    return _separate(memory) if memory.chain is None else _shared(memory.chain.by_state(), memory)
+def live_entries(memory: Memory, tree: PrefixTree, name: str) -> int:
+    """Tokens, in whole pages, or states of a side that running requests hold; 0 without that side. O(1)."""
+    if name not in memory.plan.sides:
+        return 0
+    num_pages = memory.allocator.pools[name].num_live - tree.evictable()[name]
+    return num_pages * memory.plan.sides[name].page_entries
 
 
-def _separate(memory: MemoryView) -> MemoryStats:
-    plan, tree, allocator = memory.plan, memory.tree, memory.allocator
+def memory_stats(memory: Memory, evictable: Amounts) -> MemoryStats:
+    """The bytes of a memory, of which the prefix tree could free the evictable pages. O(sides)."""
+    pools = memory.allocator.pools
+    if memory.chain is None:
+        return _separate(memory.plan, pools, evictable)
+    return _shared(memory.plan, pools, memory.chain, evictable)
+
+
+def _separate(plan: MemoryPlan, pools: Mapping[str, Pool], evictable: Amounts) -> MemoryStats:
     sides = {}
-    if plan.token_bytes:
-        live, cached, parked = memory.live_tokens(), tree.evictable_tokens, allocator.parked_size()
-        counts = live, cached, parked, memory.num_slots - live - cached - parked
-        total = plan.total_bytes - plan.window_bytes - plan.states_bytes
-        sides[FULL_SIDE] = SideStats.of(total, plan.token_bytes, *counts)
-    if isinstance(allocator, WindowSide):
-        live, cached, parked = memory.window_live_tokens(), tree.window_evictable_tokens, allocator.swa_parked_size()
-        counts = live, cached, parked, memory.num_window_slots - live - cached - parked
-        sides[WINDOW_SIDE] = SideStats.of(plan.window_bytes, plan.window_token_bytes, *counts)
-    if allocator.states is not None:
-        live, cached, parked = memory.live_states(), tree.evictable_states, allocator.states.parked_size()
-        counts = live, cached, parked, memory.num_states - live - cached - parked
-        sides[STATE_SIDE] = SideStats.of(plan.states_bytes, plan.state_bytes, *counts)
+    for name in plan.own_page_bytes:
+        side, pool, cached = plan.sides[name], pools[name], evictable[name]
+        free = pool.num_pages - pool.num_live - pool.num_parked
+        counts = pool.num_live - cached, cached, pool.num_parked, free
+        sides[name] = SideStats.of(side.total_bytes, side.page_bytes, *counts)
     sums = {state: sum(side.by_state[state] for side in sides.values()) for state in STATES}
     return MemoryStats(plan.total_bytes, sums, sides)
 
 
-def _shared(found: ArenaBytes, memory: MemoryView) -> MemoryStats:
-    plan, evictable = memory.plan, memory.room.evictable()
-    cached = dict(zip((FULL, WINDOW, STATE), map(mul, evictable, plan.own_page_bytes), strict=True))
+def _shared(plan: MemoryPlan, pools: Mapping[str, Pool], chain: Chain, evictable: Amounts) -> MemoryStats:
+    found, each = chain.by_state(), plan.own_page_bytes
     sides = {}
-    page_bytes = dict(zip((FULL, WINDOW, STATE), plan.own_page_bytes, strict=True))
-    for name, pool in found.pools.items():
-        parked = memory.allocator.pools[name].num_parked * page_bytes[name]
-        by_state = {"live": pool.used - parked - cached[name], "cached": cached[name], "parked": parked}
+    for name, pool_bytes in found.pools.items():
+        cached, pool = evictable[name], pools[name]
+        counts = {"live": pool.num_live - cached, "cached": cached, "parked": pool.num_parked}
+        by_state = {state: count * each[name] for state, count in counts.items()}
         if plan.has_arena:
-            by_state["hole"] = pool.hole
+            by_state["hole"] = pool_bytes.hole
         sides[name] = SideStats(sum(by_state.values()), by_state)
     sums = {state: sum(side.by_state[state] for side in sides.values()) for state in sides[FULL].by_state}
     if plan.has_arena:

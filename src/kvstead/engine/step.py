@@ -1,4 +1,4 @@
-"""What is computed in one step, and what came of it."""
+"""What is computed in one step, and its result."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class Step:
 
 @dataclass(slots=True)
 class Outcome:
-    """Whose first token a step brought, and who has ended with it."""
+    """Which requests got their first token in a step, and which ended with it."""
 
     step: Step
     started: list[Request] = field(default_factory=list)

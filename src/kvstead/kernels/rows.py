@@ -50,7 +50,7 @@ def count_opening(
 def next_slots(
     state: StateArray, slots: Table, lengths: IntArray, rows: IntArray, page_size: int, out: IntArray
 ) -> Verdict:
-    """`decode_slots` for rows of a table: the next slot of each where its last page has room, else -1."""
+    """`decode_slots` for rows of a table: the next slot of each where its last page has a free slot, else -1."""
     seq_lens = np.empty(rows.size, dtype=np.int64)
     last_locs = np.empty(rows.size, dtype=np.int64)
     for i in range(rows.size):
@@ -129,7 +129,11 @@ def commit_rows(
 
 @kernel(i64(i64, i64, i64, types.boolean, types.boolean))
 def _frontier(computed: int, page_size: int, span: int, is_chunked: bool, is_cached: bool) -> int:  # noqa: FBT001
-    """The first position whose window slot a row with so many computed tokens still needs, on a page boundary."""
+    """The first position whose window slot a row with `computed` tokens still needs, on a page boundary.
+
+    That is what a prefix needs, by `Window.needed_from`, that ends with the last computed token, or, where prefixes are
+    cached, with the last whole page of them. Steps under way only compute tokens behind `computed`.
+    """
     end = computed - computed % page_size if is_cached else computed
     needed = end // span * span if is_chunked else max(0, end - span)
     return needed - needed % page_size
@@ -150,34 +154,26 @@ def slide_windows(
     pages: IntArray,
     loosened: IntArray,
 ) -> tuple[int, int]:
-    """Move the start of each row's window to where its computed tokens end it, and list what falls out.
+    """Move the start of each row's window to its `_frontier`, and list what falls out.
 
-    The start is a page boundary, and never lies past what a prefix that ends with the last computed token (is_cached:
-    with the last whole page of them) needs, by the rule of `Window.needed_from`. What no later token reads lies in
-    front of it, also while steps are under way: these only compute tokens behind `computed`.
-
-    pages: the row's own pages that fall out, from `protected` on. loosened: pairs of a row, and where its window began,
-    for rows that need less of the tree's pages than they did: by `grain` tokens at least, or none at all. Returns
-    (number of pages, number of such rows). Where `pages` is too small nothing is changed, and the second figure is -1.
+    pages: the row's own pages that fall out. loosened: pairs of a row and its old start, for rows that need less of the
+    tree's pages: by `grain` tokens at least, or none at all. Returns how many of each; (number needed, -1), with
+    nothing changed, where `pages` is too small.
     """
-    num_pages = 0
-    for i in range(rows.size):
-        row = rows[i]
+    num_pages = num_loosened = 0
+    for row in rows:
         frontier = _frontier(computed[row], page_size, span, is_chunked, is_cached)
         num_pages += max(0, frontier - max(window_start[row], protected[row])) // page_size
     if num_pages > pages.size:
         return num_pages, -1
     num_pages = 0
-    num_loosened = 0
-    for i in range(rows.size):
-        row = rows[i]
+    for row in rows:
         start = window_start[row]
         frontier = _frontier(computed[row], page_size, span, is_chunked, is_cached)
         if frontier <= start or (frontier < protected[row] and frontier - start < grain):
             continue
         if start < protected[row]:
-            loosened[2 * num_loosened] = row
-            loosened[2 * num_loosened + 1] = start
+            loosened[2 * num_loosened], loosened[2 * num_loosened + 1] = row, start
             num_loosened += 1
         for position in range(max(start, protected[row]), frontier, page_size):
             pages[num_pages] = slots[row, position] // page_size

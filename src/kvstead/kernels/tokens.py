@@ -1,4 +1,4 @@
-"""What a prefix tree does to arrays: compare token ids, store them in 32 bits, take charge of pages."""
+"""What a prefix tree does to arrays: compare token ids, store them in 32 bits, claim pages."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from kvstead.kernels.compiling import I32, I64, U8, i64, kernel
 
 TokenArray: TypeAlias = NDArray[np.int32]  # token ids of a key
 
-# What can be wrong with the slots of a page that is to be held.
+# What can be wrong with the slots of a page to hold.
 FAULT_NONE = 0
 FAULT_OFFSET = 1  # they do not follow one another from the page's start
-FAULT_FOREIGN = 2  # it is padding, or no page of the pool
+FAULT_FOREIGN = 2  # it is padding, or not a page of the pool
 FAULT_HELD = 3  # it is held already
 
-_BLOCK = 64  # tokens compared without looking: long enough for vector instructions, short enough to waste
+_BLOCK = 64  # tokens compared at once: long enough for vector instructions, short enough to compare in vain
 
 
 @kernel(i64(I32, i64, I32))

@@ -1,11 +1,13 @@
 """The prefix cache: one radix tree over token ids, built of components."""
 
-from kvstead.prefix.component import Component, FullComponent, SlotPool
+from kvstead.prefix.component import Component
+from kvstead.prefix.full import FullComponent
 from kvstead.prefix.node import Evicted, Insertion, Match, Namespace, Node, StatePart, WindowPart
 from kvstead.prefix.policies import POLICIES
-from kvstead.prefix.state import StateComponent, StateSlots
+from kvstead.prefix.slot_pools import SlotPool, StateSlots, WindowPool, window_pool
+from kvstead.prefix.state import StateComponent
 from kvstead.prefix.tree import PrefixTree
-from kvstead.prefix.window import WindowComponent, WindowPool
+from kvstead.prefix.window import WindowComponent
 
 __all__ = [
     "POLICIES",
@@ -24,4 +26,5 @@ __all__ = [
     "WindowComponent",
     "WindowPart",
     "WindowPool",
+    "window_pool",
 ]

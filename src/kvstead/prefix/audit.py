@@ -18,7 +18,7 @@ def audit_structure(root: Node, page_size: int) -> None:
     for parent in (root, *root.below()):
         for key, child in parent.children.items():
             for fault in _faults(parent, key, child, page_size):
-                raise AuditError(f"{child} {fault}. Something changed the tree other than by its own operations.")
+                raise AuditError(f"{child} {fault}. Change the tree only through its own operations.")
 
 
 def _faults(parent: Node, key: ChildKey, child: Node, page_size: int) -> Iterator[str]:

@@ -1,121 +1,111 @@
 """What goes next, over all that a tree holds.
 
-    side      what goes                     gives back                          of no use to anybody, so first
+    side      what goes                     frees                               useless, so first
     full      a leaf                        its slots, its window, its state    in a tree with states: without one
-    state     a state, the node stays       a state                             superseded, and never gone on from
     window    a window, the node stays      window slots                        never needed
+    state     a state, the node stays       a state                             superseded, and no match ended there
 
 Sides that share no bytes are asked one by one (`evict`). Where they share bytes, the next victim is the lowest rank
-over all sides (`evict_bytes`): what is of no use first, then by the policy; on a tie in the order of this table.
+over all sides (`evict_bytes`): useless ones first, then by the policy; the full side first on a tie.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from functools import reduce
-from operator import add
+from collections.abc import Callable, Mapping, Sequence
+from typing import NoReturn
 
 from kvstead.errors import InvalidSize, KVSteadError, OpenGroup
-from kvstead.prefix.component import FullComponent, SlotPool
+from kvstead.pages.amounts import FULL, Amounts
+from kvstead.prefix.component import Component, Detachable
+from kvstead.prefix.full import FullComponent
 from kvstead.prefix.node import Evicted, Node
-from kvstead.prefix.state import StateComponent
-from kvstead.prefix.window import WindowComponent
+from kvstead.prefix.slot_pools import SlotPool
 
 
 class Eviction:
-    """The order in which one tree gives things back.
+    """The order in which one tree frees what it holds.
 
-    pool: the allocator; its free group must not be open, since nothing would become available before its end. remove:
-    takes nodes out of the tree with all they hold; raises before anything has changed. join: unites a node with its
-    only child if nobody needs the boundary.
+    pool: the allocator; its free group must not be open, since nothing would become available before its end.
+    components: all of the tree's, to count what removed nodes held. detachable: those whose part may go alone. remove:
+    takes nodes out of the tree with all they hold; raises before anything has changed.
     """
 
     def __init__(
         self,
         pool: SlotPool,
         full: FullComponent,
-        window: WindowComponent | None,
-        states: StateComponent | None,
-        *,
+        detachable: Sequence[Detachable],
+        components: Sequence[Component],
         remove: Callable[[Sequence[Node]], None],
-        join: Callable[[Node], None],
     ) -> None:
         self._pool = pool
         self._full = full
-        self._window = window
-        self._states = states
+        self._detachable = detachable
+        self._components = components
         self._remove = remove
-        self._join = join
 
-    def evict(self, num_tokens: int, num_window_tokens: int, num_states: int) -> Evicted:
-        """Nodes for `num_tokens`; what that leaves short on the other sides goes alone."""
-        if min(num_tokens, num_window_tokens, num_states) < 0:
-            raise InvalidSize(
-                f"cannot evict {num_tokens} and {num_window_tokens} tokens, {num_states} states. Ask for 0 or more."
-            )
-        self._require_no_group()
-        gone = self._evict_nodes(num_tokens)
-        if self._window is not None and num_window_tokens > gone.num_window_tokens:
-            gone += _tombstoned(self._window.evict(num_window_tokens - gone.num_window_tokens))
-        if self._states is not None and num_states > gone.num_states:
-            gone += self._evict_states(self._states, num_states - gone.num_states)
-        return gone
-
-    def evict_bytes(self, num_bytes: int, token_bytes: int, window_token_bytes: int, state_bytes: int) -> Evicted:
-        """Victim after victim, until they make up `num_bytes`. A side of no bytes gives nothing alone."""
-        if min(num_bytes, token_bytes - 1, window_token_bytes, state_bytes) < 0:
-            raise InvalidSize(
-                f"cannot evict {num_bytes} bytes where a token has {token_bytes} and {window_token_bytes}, a state "
-                f"{state_bytes}. Ask for 0 or more, of tokens that have bytes."
-            )
-        self._require_no_group()
-        window = self._window if window_token_bytes else None
-        states = self._states if state_bytes else None
-        steps: list[Evicted] = []
-        while num_bytes > 0:
-            leaf = self._full.first()
-            state = states.first() if states is not None else None
-            node = window.first() if window is not None else None
-            if leaf is not None and (state is None or leaf <= state) and (node is None or leaf <= node):
-                step = self._evict_nodes(1)
-            elif states is not None and state is not None and (node is None or state <= node):
-                step = self._evict_states(states, 1)
-            elif window is not None and node is not None:
-                step = _tombstoned(window.evict_next(-(-num_bytes // window_token_bytes)))
-            else:
-                break
-            num_bytes -= step.num_tokens * token_bytes + step.num_window_tokens * window_token_bytes
-            num_bytes -= step.num_states * state_bytes
-            steps.append(step)
-        return reduce(add, steps) if steps else Evicted(0, 0)
-
-    def _require_no_group(self) -> None:
+    def evict(self, wanted: Mapping[str, int]) -> Evicted:
+        """Nodes for what is wanted of the full side; what they do not free of the other sides is evicted alone."""
+        if min(wanted.values(), default=0) < 0:
+            raise InvalidSize(f"cannot evict {dict(wanted)} pages. Ask for 0 or more of each side.")
         if self._pool.free_group is not None:
-            raise OpenGroup("evicting inside a free group would make nothing available. End the group first.")
+            _refuse_group()
+        victims, gone = self._evict_nodes(wanted.get(FULL, 0))
+        alone = Amounts()
+        for part in self._detachable:
+            side = part.side
+            num_pages = wanted.get(side, 0) - gone.get(side, 0)
+            if num_pages > 0:
+                alone[side] = part.evict(num_pages)
+                gone[side] = gone.get(side, 0) + alone[side]
+        return Evicted(gone, alone, victims)
 
-    def _evict_nodes(self, num_tokens: int) -> Evicted:
-        """Leaves, and parents whose last child has gone."""
-        victims = self._full.choose(num_tokens)
-        num_gone = num_window = num_states = 0
-        for node in victims:
-            num_gone += node.tokens.size
-            num_window += node.tokens.size if node.window.is_live else 0
-            num_states += node.state is not None
+    def evict_bytes(self, num_bytes: int, page_bytes: Mapping[str, int]) -> Evicted:
+        """Victim after victim, until they make up `num_bytes`. A side of no bytes is not evicted alone."""
+        if min(num_bytes, page_bytes.get(FULL, 0) - 1, *page_bytes.values()) < 0:
+            raise InvalidSize(
+                f"cannot evict {num_bytes} bytes where pages have {dict(page_bytes)} bytes. Ask for 0 bytes or more, "
+                "with pages of the full side that have some."
+            )
+        if self._pool.free_group is not None:
+            _refuse_group()
+        each = Amounts(page_bytes)
+        parts = [part for part in self._detachable if each[part.side]]
+        num_nodes, gone, alone = 0, Amounts(), Amounts()
+        while num_bytes > 0:
+            lowest, victim = self._full.first(), None  # no victim: a node as a whole
+            for part in parts:
+                rank = part.first()
+                if rank is not None and (lowest is None or rank < lowest):
+                    lowest, victim = rank, part
+            if lowest is None:
+                break
+            if victim is None:
+                victims, step = self._evict_nodes(1)
+                num_nodes += victims
+            else:
+                num_pages = -(-num_bytes // each[victim.side])
+                step = Amounts({victim.side: victim.evict(num_pages, num_victims=1)})
+                alone += step
+            num_bytes -= step.weighed(each)
+            gone += step
+        return Evicted(gone, alone, num_nodes)
+
+    def _evict_nodes(self, num_pages: int) -> tuple[int, Amounts]:
+        """Leaves, and parents whose last child has gone: how many nodes, and what they held."""
+        victims = self._full.choose(num_pages)
+        gone = Amounts()
+        if not victims:
+            return 0, gone
+        for part in self._components:
+            gone[part.side] = sum([part.pages_of(node) for node in victims])
         try:
             self._remove(victims)
         except KVSteadError:
             self._full.put_back(victims)
             raise
-        return Evicted(num_gone, len(victims), num_window, 0, num_states)
-
-    def _evict_states(self, states: StateComponent, num_states: int) -> Evicted:
-        """States alone. A leaf without its own waits in front of others; another node may not be needed any more."""
-        losers = states.evict(num_states)
-        for node in losers:
-            self._full.use(node, 0)
-            self._join(node)
-        return Evicted(0, 0, num_states=len(losers), num_states_alone=len(losers))
+        return len(victims), gone
 
 
-def _tombstoned(num_tokens: int) -> Evicted:
-    return Evicted(0, 0, num_tokens, num_tokens)
+def _refuse_group() -> NoReturn:
+    raise OpenGroup("eviction inside a free group would make nothing available. End the group first.")

@@ -1,4 +1,4 @@
-"""How nodes hang together, whatever they hold.
+"""How nodes are linked, independent of what they hold.
 
     hang      parent                           parent -- [A B]
     split     parent -- [A B C D] -- ...       parent -- [A B] -- [C D] -- ...
@@ -9,9 +9,11 @@ What was below a node stays below the same node: of two parts the lower one is t
 
 from __future__ import annotations
 
+from typing import NoReturn
+
 import numpy as np
 
-from kvstead.errors import UseAfterFree
+from kvstead.errors import LockUnderflow, UseAfterFree
 from kvstead.kernels.array_types import IntArray
 from kvstead.kernels.tokens import TokenArray, common_prefix
 from kvstead.prefix.node import ChildKey, Namespace, Node
@@ -46,8 +48,13 @@ def path_up(node: Node, root: Node) -> list[Node]:
     while (parent := path[-1].parent) is not None:
         path.append(parent)
     if path[-1] is not root:
-        raise UseAfterFree(f"{node} is not in this tree, or not any more. Lock a match before anything may evict it.")
+        raise UseAfterFree(f"{node} is not in this tree (any more). Lock a match before anything is evicted.")
     return path
+
+
+def refuse_unlock(node: Node) -> NoReturn:
+    """Raise the error for unlocking or loosening a node that has no lock of its own."""
+    raise LockUnderflow(f"{node} is not locked. Unlock the node that was locked, once for each lock.")
 
 
 def hang(parent: Node, tokens: TokenArray, pages: IntArray, namespace: Namespace, now: int, priority: int) -> Node:
@@ -74,7 +81,7 @@ def split(lower: Node, num_tokens: int, page_size: int) -> Node:
 
 
 def join(upper: Node, lower: Node) -> None:
-    """Let `lower`, the only child of `upper`, take over its tokens and its place."""
+    """Let `lower`, the only child of `upper`, take over the tokens and the place of `upper`."""
     parent = upper.parent
     assert parent is not None, "the root has no tokens to give away"
     lower.tokens = np.concatenate((upper.tokens, lower.tokens))

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TypeAlias
 
 from kvstead.kernels.array_types import IntArray
 from kvstead.kernels.tokens import TokenArray
+from kvstead.pages.amounts import Amounts
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,10 +31,10 @@ ChildKey: TypeAlias = bytes | tuple[Namespace, bytes]
 class WindowPart:
     """What a node has on the window side: slots for all its tokens, or none (a tombstone).
 
-    locks: locks that need these slots, of this node and of nodes below. starts: of the locks of this very node, where
-    the stretch that each needs begins, with their number. was_needed: whether a sequence has ended so
-    near behind them that it needs them to go on. access, created, hits, priority: as the node's own, but moved only by
-    such sequences.
+    locks: locks that need these slots, of this node and of nodes below. starts: for the locks of this very node, the
+    token at which the part that a lock needs begins, with the number of such locks. was_needed: whether a sequence
+    ended near enough that it needs these slots to continue. access, created, hits, priority: as the node's own, but
+    updated only by such sequences.
     """
 
     __slots__ = ("access", "created", "hits", "is_live", "locks", "priority", "starts", "was_needed")
@@ -49,7 +50,7 @@ class WindowPart:
         self.priority = priority
 
     def copy(self) -> WindowPart:
-        """The same for the other half of a node that is split."""
+        """A copy for the other half of a node that is split; its locks are of nodes below."""
         twin = WindowPart(self.created, self.priority, is_live=self.is_live)
         twin.was_needed, twin.locks = self.was_needed, self.locks
         twin.access, twin.hits = self.access, self.hits
@@ -62,8 +63,9 @@ _NO_WINDOW = WindowPart(0, 0, is_live=False)  # of every node of a tree without 
 class StatePart:
     """The state of the sequence that ends where a node ends.
 
-    slot: where it lies in the pool of states. holds: who is copying it. is_superseded: whether its own sequence has
-    left a later one. access, created, hits, priority: as the node's own, but moved only by who goes on from here.
+    slot: where it lies in the pool of states. holds: copies of it that are under way. is_superseded: whether its own
+    sequence has put a later one. access, created, hits, priority: as the node's own, but updated only by requests that
+    continue from here.
     """
 
     __slots__ = ("access", "created", "hits", "holds", "is_superseded", "priority", "slot")
@@ -148,9 +150,9 @@ class Node:
 class Match:
     """The cached part of a key: its first `num_tokens` tokens, ending at `node`.
 
-    num_found: leading tokens whose full-attention slots are cached; where it is more than `num_tokens`, what lies
-    behind cannot be gone on from, because its window side is dead or no state is there. Holds nothing: until `node` is
-    locked, the next eviction, or `loosen` of another lock, may take it; its state only `hold_state` keeps.
+    num_found: leading tokens whose full-attention slots are cached; where it is more than `num_tokens`, no request can
+    continue from the tokens behind, because their windows are gone or no state is there. A match holds nothing: until
+    `node` is locked, the next eviction, or `loosen` of another lock, may take it; its state only `hold_state` keeps.
     """
 
     node: Node
@@ -160,10 +162,10 @@ class Match:
 
 @dataclass(frozen=True, slots=True)
 class Insertion:
-    """What became of a key that was inserted.
+    """The result of inserting a key.
 
-    node: where the key's last whole page ends. num_tokens: tokens cached now, a multiple of the page size. num_shared:
-    the leading tokens that were cached before; the tree kept its own slots for those.
+    node: where the key's last whole page ends. num_tokens: tokens of the key that are cached now, in whole pages.
+    num_shared: the leading tokens that were cached before; the tree kept its own slots for those.
     """
 
     node: Node
@@ -173,27 +175,15 @@ class Insertion:
 
 @dataclass(frozen=True, slots=True)
 class Evicted:
-    """What an eviction gave back to the allocator.
+    """What an eviction freed.
 
-    num_tokens: full-attention slots, of `num_nodes` nodes that left the tree. num_window_tokens: window slots, of those
-    nodes and of tombstones. num_tombstoned: tokens that stay cached without their window slots. num_states: states, of
-    those nodes and of others. num_states_alone: those of nodes that stay.
+    pages: of each side, a state being a page of its side. alone: those of them whose nodes stay in the tree, as windows
+    that leave a tombstone. num_nodes: nodes that left the tree.
     """
 
-    num_tokens: int
-    num_nodes: int
-    num_window_tokens: int = 0
-    num_tombstoned: int = 0
-    num_states: int = 0
-    num_states_alone: int = 0
+    pages: Amounts = field(default_factory=Amounts)
+    alone: Amounts = field(default_factory=Amounts)
+    num_nodes: int = 0
 
     def __add__(self, other: Evicted) -> Evicted:
-        """Both."""
-        return Evicted(
-            self.num_tokens + other.num_tokens,
-            self.num_nodes + other.num_nodes,
-            self.num_window_tokens + other.num_window_tokens,
-            self.num_tombstoned + other.num_tombstoned,
-            self.num_states + other.num_states,
-            self.num_states_alone + other.num_states_alone,
-        )
+        return Evicted(self.pages + other.pages, self.alone + other.alone, self.num_nodes + other.num_nodes)

@@ -13,7 +13,7 @@ from kvstead.prefix.policies import Rank
 # (rank when filed, serial number, node); the serial keeps the heap from comparing nodes.
 _Entry: TypeAlias = tuple[Rank, int, Node]
 
-_SLACK = 64  # entries below which tidying up is not worth it
+_SLACK = 64  # dead entries below which a rebuild is not worth it
 
 
 class EvictionQueue:
@@ -44,25 +44,26 @@ class EvictionQueue:
         return iter(self._entries)
 
     def add(self, node: Node) -> None:
-        """Let `node` wait here, at the rank it has now."""
+        """Queue `node` at the rank it has now."""
         entry = (self._rank(node), next(self._serial), node)
         self._entries[node] = entry
         heappush(self._heap, entry)
-        self._tidy()
+        if len(self._heap) > 2 * len(self._entries) + _SLACK:
+            self._rebuild()
 
     def discard(self, node: Node) -> None:
-        """Let `node` wait no more, if it did."""
-        if self._entries.pop(node, None) is not None:
-            self._tidy()
+        """Take `node` out of the queue, if it is there."""
+        if self._entries.pop(node, None) is not None and len(self._heap) > 2 * len(self._entries) + _SLACK:
+            self._rebuild()
 
     def refresh(self, node: Node) -> None:
-        """Take note that the rank of `node` may have fallen, if it waits here."""
+        """Move `node` forward if it is queued and its rank has fallen."""
         entry = self._entries.get(node)
         if entry is not None and self._rank(node) < entry[0]:
             self.add(node)
 
     def first(self) -> Rank | None:
-        """The lowest rank of all; None when nobody waits."""
+        """The lowest rank of all; None when the queue is empty."""
         while self._heap:
             entry = self._heap[0]
             filed, _, node = entry
@@ -78,14 +79,14 @@ class EvictionQueue:
         return None
 
     def pop(self) -> Node | None:
-        """Take out the node of the lowest rank; None when nobody waits."""
+        """Take out the node of the lowest rank; None when the queue is empty."""
         if self.first() is None:
             return None
         _, _, node = heappop(self._heap)
         del self._entries[node]
         return node
 
-    def _tidy(self) -> None:
-        if len(self._heap) > 2 * len(self._entries) + _SLACK:
-            self._heap = list(self._entries.values())
-            heapify(self._heap)
+    def _rebuild(self) -> None:
+        """Drop the dead entries."""
+        self._heap = list(self._entries.values())
+        heapify(self._heap)

@@ -4,44 +4,44 @@
                     S                T           match(a b c): 8 tokens; match(a b x): 4 tokens, ends at S
 
 A state stands for all tokens before it and cannot be divided, so a match ends only where one was put, and a node that
-is split keeps its state at its end. A state may go alone; its tokens stay cached, as the way to states further on.
-Locks keep no states: who goes on from one copies it first, and holds it meanwhile.
+is split keeps its state at its end. A state may go alone; its tokens stay cached, as the path to later states.
+Locks keep no states: a request that continues from a state copies it, and holds it during the copy.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Protocol
 
 import numpy as np
 
 from kvstead.errors import AuditError, ForeignPage, LockUnderflow, UseAfterFree
 from kvstead.kernels.array_types import IntArray
-from kvstead.kernels.arrays import Integers
+from kvstead.pages.amounts import STATE
 from kvstead.prefix.component import LONGEST_JOIN, fail
+from kvstead.prefix.full import FullComponent
 from kvstead.prefix.node import Node, StatePart
 from kvstead.prefix.policies import Policy, Rank
 from kvstead.prefix.queue import EvictionQueue
-
-
-class StateSlots(Protocol):
-    """The part of an allocator of states that a tree needs."""
-
-    def free(self, slots: Integers) -> None:
-        """Give slots back; raises before anything has changed."""
-        ...
+from kvstead.prefix.slot_pools import StateSlots
+from kvstead.prefix.structure import TreeStructure
 
 
 class StateComponent:
     """States, each at the end of a node.
 
-    `_slots` are those that nodes have: that one comes into the tree twice is seen at the call.
+    full: is told of nodes that lose their states, since a leaf without one is evicted sooner. structure: joins nodes
+    that no state divides any more. `_slots` are those that nodes have, so that putting a state twice is seen at the
+    call.
     """
 
-    def __init__(self, pool: StateSlots, policy: Policy) -> None:
+    side = STATE
+
+    def __init__(self, pool: StateSlots, policy: Policy, full: FullComponent, structure: TreeStructure) -> None:
         self._pool = pool
+        self._full = full
+        self._structure = structure
         self._slots: set[int] = set()
-        # A state whose sequence has left a later one is of use only to who leaves the path just there.
+        # A state whose sequence has put a later one is useful only to a request that branches exactly here.
         self._queue = EvictionQueue(lambda node: (is_wanted(part_of(node)), *policy(part_of(node))))
 
     @property
@@ -50,9 +50,13 @@ class StateComponent:
         return len(self._slots)
 
     @property
-    def num_evictable(self) -> int:
-        """States that nobody holds. O(1)."""
+    def evictable(self) -> int:
+        """States without holds. O(1)."""
         return len(self._queue)
+
+    def pages_of(self, node: Node) -> int:
+        """1 for a node with a state, else 0."""
+        return int(node.state is not None)
 
     def slots(self) -> IntArray:
         """int64[num_states], ascending. O(n log n)."""
@@ -66,7 +70,7 @@ class StateComponent:
         if slot < 1:
             raise ForeignPage(f"state slot {slot} is padding. Put states in slots that an allocator handed out.")
         if slot in self._slots:
-            raise AuditError(f"state slot {slot} is a node's already. Put each state once; what is put is the tree's.")
+            raise AuditError(f"state slot {slot} belongs to a node already. Put each state into the tree once.")
         if node.state is not None:
             self._touch(node, now, 1)
             return False
@@ -78,35 +82,36 @@ class StateComponent:
     def hold(self, node: Node) -> None:
         """Keep the state of `node` until as many `let_go` calls. Raises `UseAfterFree` when it has none."""
         if node.state is None:
-            raise UseAfterFree(f"{node} has no state, or not any more. Hold a match's state before anything may evict.")
+            raise UseAfterFree(f"{node} has no state (any more). Hold the state of a match before anything is evicted.")
         node.state.holds += 1
         self._queue.discard(node)
 
     def let_go(self, node: Node) -> None:
         """Undo one `hold`. Raises `LockUnderflow` when there is none."""
         if node.state is None or node.state.holds == 0:
-            raise LockUnderflow(f"nobody holds a state of {node}. Let a state go once for each hold.")
+            raise LockUnderflow(f"no hold of a state of {node} is left. Let a state go once for each hold.")
         node.state.holds -= 1
         if node.state.holds == 0:
             self._queue.add(node)
 
     def supersede(self, node: Node) -> None:
-        """The state of `node`, if there still is one, goes before the others unless somebody has gone on from it."""
+        """Let the state of `node`, if there still is one, go before the others, unless a match has used it."""
         if node.state is not None:
             node.state.is_superseded = True
             self._queue.refresh(node)
 
     def first(self) -> Rank | None:
-        """The rank of what would go next."""
+        """The rank of the next victim; None when all states are held."""
         return self._queue.first()
 
-    def evict(self, num_states: int) -> list[Node]:
-        """Give back so many states, or all that nobody holds. Returns the nodes that had them.
+    def evict(self, num_pages: int, *, num_victims: int | None = None) -> int:
+        """Free that many states, or all without holds; returns how many.
 
         Raises what the pool raises, with nothing changed.
         """
         chosen: list[Node] = []
-        while len(chosen) < num_states and (node := self._queue.pop()) is not None:
+        limit = num_pages if num_victims is None else min(num_pages, num_victims)
+        while len(chosen) < limit and (node := self._queue.pop()) is not None:
             chosen.append(node)
         try:
             self.release(chosen)
@@ -114,10 +119,13 @@ class StateComponent:
             for node in chosen:
                 self._queue.add(node)
             raise
-        return chosen
+        for node in chosen:
+            self._full.use(node, 0)
+            self._structure.join(node)
+        return len(chosen)
 
     def release(self, nodes: Sequence[Node]) -> None:
-        """Give back the states of nodes that leave the tree, or only lose them, in one call."""
+        """Free the states of nodes that leave the tree, or only lose their states, in one call."""
         losing = [(node, node.state.slot) for node in nodes if node.state is not None]
         if not losing:
             return
@@ -129,42 +137,42 @@ class StateComponent:
             node.state = None
 
     def cuts(self, pages: IntArray) -> list[int]:  # noqa: ARG002 - new tokens come without states
-        """None."""
+        """Never needed: a state stands at the end of a key."""
         return []
 
     def mend(self, path: Sequence[Node], num_shared: int, row: IntArray) -> None:
-        """A row has no states to give: `put`."""
+        """Does nothing: a row brings no states; `put` does."""
 
     def adopt(self, leaf: Node) -> None:
-        """A leaf comes without one."""
+        """Does nothing: a new leaf has no state yet."""
 
     def split(self, upper: Node, lower: Node) -> None:
         """The state stays at the end, with the lower half."""
 
     def is_joinable(self, upper: Node, lower: Node) -> bool:
-        """If no state stands between them, and not too long."""
+        """Joinable when no state stands between the two, up to a length."""
         return upper.state is None and lower.end - upper.start <= LONGEST_JOIN
 
     def join(self, upper: Node, lower: Node) -> None:
-        """The state of the lower one is at the end already."""
+        """Does nothing: the state of the lower node is at the end already."""
 
     def usable(self, path: Sequence[Node], length: int) -> int:
-        """Back to the last state."""
+        """Up to the last state on the path."""
         return next((node.end for node in reversed(path) if node.end <= length and node.state is not None), 0)
 
     def use(self, node: Node, num_hits: int) -> None:
-        """A match has used the state at its end, not those on the way there."""
+        """A match uses the state at its end, not those on the way there."""
         if num_hits and node.state is not None:
             self._touch(node, node.access, num_hits)
 
     def lock(self, node: Node) -> None:
-        """A lock keeps no state: `hold`."""
+        """Does nothing: a lock keeps no state; `hold` does."""
 
     def unlock(self, node: Node, since: int | None) -> None:
-        """So there is none to let go."""
+        """Does nothing: a lock kept no state."""
 
     def loosen(self, node: Node, since: int, to: int) -> None:
-        """As `unlock`."""
+        """Does nothing: a lock kept no state."""
 
     def audit(self, root: Node) -> None:
         """Recount states, holds and the queue. Raises `AuditError`."""
@@ -178,7 +186,7 @@ class StateComponent:
         if slots != sorted(self._slots):
             fail(f"the nodes have states in slots {slots}, but {sorted(self._slots)} are marked as theirs")
         if set(self._queue) != {node for node, part in parts.items() if part.holds == 0}:
-            fail(f"{len(self._queue)} states wait for eviction, and they are not those that nobody holds")
+            fail(f"{len(self._queue)} states wait for eviction, and they are not those without holds")
 
     def _touch(self, node: Node, now: int, num_hits: int) -> None:
         part = part_of(node)

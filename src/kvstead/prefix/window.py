@@ -4,88 +4,74 @@
     window side                  live       tombstone      live
     a match may end            at 4: yes     at 8: no     at 12: yes, its last 4 tokens are live
 
-The window side of a node is the window pages that its pages own in the allocator; it dies earlier than the full side,
-and alone. A node is live as a whole or not at all: where liveness has to change inside one, the node is cut.
-
-A lock of a node keeps the window side from `Window.needed_from(node.end)` on, no more, and beginning at a node's start.
+The window side of a node is the window pages linked to its pages in the allocator; it may be evicted earlier than the
+full side, and alone. A node is live as a whole or not at all: where liveness has to change inside one, the node is cut.
 """
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from math import lcm
-from typing import Protocol
 
 import numpy as np
 
-from kvstead.errors import AuditError, InvalidSize, LockUnderflow
+from kvstead.errors import AuditError, InvalidSize
 from kvstead.kernels.array_types import IntArray
 from kvstead.model.window import Window
-from kvstead.prefix.component import LONGEST_JOIN, SlotPool, fail
+from kvstead.pages.amounts import WINDOW
+from kvstead.prefix.component import LONGEST_JOIN, fail
 from kvstead.prefix.node import Node, WindowPart
 from kvstead.prefix.policies import Policy, Rank
 from kvstead.prefix.queue import EvictionQueue
+from kvstead.prefix.slot_pools import WindowPool
+from kvstead.prefix.structure import TreeStructure
+from kvstead.prefix.window_locks import WindowLocks, behind
+from kvstead.prefix.window_repair import find_repairs
 
-# Nodes that were cut apart and are alike again are joined up to so many windows, so that paths stay short.
+# Nodes that were cut apart and are alike again are joined up to this many windows, so that paths stay short.
 _WINDOWS_A_JOIN = 8
-
-
-class WindowPool(SlotPool, Protocol):
-    """The part of an allocator with two sides that a tree needs besides."""
-
-    @property
-    def window_pages(self) -> IntArray:
-        """The window page of each page, 0 for none."""
-        ...
-
-    def free_window_pages(self, pages: IntArray) -> None:
-        """Give back the window pages of `pages`; nothing for those that have none."""
-        ...
-
-    def move_window(self, src: IntArray, dst: IntArray) -> None:
-        """Hand window pages on from the pages of slots to those of others; raises before anything has changed."""
-        ...
 
 
 class WindowComponent:
     """Window slots, kept where the full component keeps its pages.
 
-    cut: splits a node of the tree after so many tokens and returns the upper part; the lower one keeps its identity.
-    join: undoes that where nothing needs the boundary at a node's end; the lower part keeps its identity.
-    is_owned: says whether a node has one of these pages.
-    The counters are tokens: `evictable_tokens` and `protected_tokens` have window slots, `tombstone_tokens` do not.
+    structure: cuts nodes where a window begins, and joins them again. is_owned: says whether a node has one of these
+    pages. `evictable` and `protected` count pages with window pages, `dead` those of tombstones.
     """
+
+    side = WINDOW
 
     def __init__(
         self,
         pool: WindowPool,
         policy: Policy,
         window: Window,
-        *,
-        cut: Callable[[Node, int], Node],
-        join: Callable[[Node], None],
+        structure: TreeStructure,
         is_owned: Callable[[IntArray], bool],
     ) -> None:
-        self.evictable_tokens = 0
-        self.protected_tokens = 0
-        self.tombstone_tokens = 0
+        self.evictable = 0
+        self.protected = 0
+        self.dead = 0
         self._pool = pool
         self._window = window
         self._page_size = pool.page_size
-        self._cut = cut
-        self._join = join
+        self._structure = structure
         self._is_owned = is_owned
-        # What lies in the midst of prompts goes before what sequences ended with, whatever its age: a prompt brings in
-        # far more of it, and it is of use only to who leaves the path just there. Of windows used at one time the one
-        # nearest the root goes first, so that the branch can still be matched.
+        self._locks = WindowLocks(window, pool.page_size)
+        # Windows inside prompts go before those that a sequence ended with, whatever their age: a prompt brings in far
+        # more of them, and each is useful only to a request that branches exactly there. Of windows used at one time
+        # the one nearest the root goes first, so that the branch can still be matched.
         self._queue = EvictionQueue(lambda node: (node.window.was_needed, *policy(node.window), node.end))
         self._longest_join = min(_WINDOWS_A_JOIN * window.span, LONGEST_JOIN)
         # A match may end in the middle of tombstones where a new chunk begins.
         self._fresh_starts = lcm(window.span, pool.page_size) if window.is_chunked else 0
 
+    def pages_of(self, node: Node) -> int:
+        """As many as the node has full pages, or none for a tombstone."""
+        return node.pages.size if node.window.is_live else 0
+
     def cuts(self, pages: IntArray) -> list[int]:
-        """A node is live as a whole or dead as a whole."""
+        """Where liveness changes: a node is live as a whole or dead as a whole."""
         has = self._pool.window_pages[pages] > 0
         if np.count_nonzero(has) in {0, has.size}:
             return []
@@ -95,42 +81,43 @@ class WindowComponent:
         """Count a leaf, all of whose pages are alike."""
         leaf.window = WindowPart(leaf.created, leaf.priority, is_live=bool(self._pool.window_pages[leaf.pages[0]] > 0))
         if leaf.window.is_live:
-            self.evictable_tokens += leaf.tokens.size
+            self.evictable += leaf.pages.size
             self._queue.add(leaf)
         else:
-            self.tombstone_tokens += leaf.tokens.size
+            self.dead += leaf.pages.size
 
     def mend(self, path: Sequence[Node], num_shared: int, row: IntArray) -> None:
         """Revive tombstones with the window pages of the caller's own slots for the same tokens."""
-        runs = [run for node in path[1:] if not node.window.is_live for run in self._givable(node, num_shared, row)]
-        if not runs:
+        repairs = find_repairs(path, num_shared, row, self._pool)
+        if not repairs:
             return
-        givers = np.concatenate([row[start : end : self._page_size] for _, start, end in runs])
-        if self._is_owned(givers // self._page_size):
+        page_size = self._page_size
+        givers = np.concatenate([row[start:end:page_size] for _, start, end in repairs])
+        if self._is_owned(givers // page_size):
             raise AuditError(
                 "slots of other prefixes were passed for tokens whose window is gone. Insert a request's own slots "
                 "behind those that it took from the tree."
             )
-        takers = [at.pages[(a - at.start) // self._page_size : (b - at.start) // self._page_size] for at, a, b in runs]
-        self._pool.move_window(givers, np.concatenate(takers) * self._page_size)
-        for node, start, end in runs:
-            self._revive(self._stretch(node, start, end))
+        takers = [at.pages[(a - at.start) // page_size : (b - at.start) // page_size] for at, a, b in repairs]
+        self._pool.move_window(givers, np.concatenate(takers) * page_size)
+        for node, start, end in repairs:
+            self._revive(self._structure.cut_out(node, start, end))
 
     def split(self, upper: Node, lower: Node) -> None:
-        """Both halves are as the node was; whoever needed it needs both."""
+        """Both halves are as the node was, and locks that need it need both."""
         upper.window = lower.window.copy()
         if lower in self._queue:
             self._queue.add(upper)
 
     def is_joinable(self, upper: Node, lower: Node) -> bool:
-        """If they are alike, and not too long: a node is evicted as a whole."""
+        """Joinable when they are alike, up to a length: a node is evicted as a whole."""
         a, b = upper.window, lower.window
         if (a.is_live, a.locks, a.was_needed) != (b.is_live, b.locks, b.was_needed):
             return False
         return lower.end - upper.start <= self._longest_join
 
     def join(self, upper: Node, lower: Node) -> None:
-        """The later use counts."""
+        """The joined node keeps the later use of the two."""
         self._queue.discard(upper)
         part, other = lower.window, upper.window
         part.access, part.hits = max(part.access, other.access), max(part.hits, other.hits)
@@ -154,10 +141,8 @@ class WindowComponent:
         return end
 
     def use(self, node: Node, num_hits: int) -> None:
-        """Only what a sequence that goes on at `node` needs was used."""
-        since = self._start(node)
-        self._cut_at(node, since)
-        for at in self._needed(node, since):
+        """Mark as used what a sequence needs that continues at `node`, no more."""
+        for at in self._needed(node):
             part = at.window
             part.was_needed = True
             part.access = node.access
@@ -166,23 +151,22 @@ class WindowComponent:
             self._queue.refresh(at)
 
     def lock(self, node: Node) -> None:
-        """Keep what a sequence that goes on at `node` needs."""
-        since = self._start(node)
-        self._cut_at(node, since)
-        for at in self._needed(node, since):
+        """Keep what a sequence needs that continues at `node`."""
+        for at in self._needed(node):
             if at.window.locks == 0 and at.window.is_live:
-                self._protect(at)
+                self._queue.discard(at)
+                self.evictable -= at.pages.size
+                self.protected += at.pages.size
             at.window.locks += 1
-        node.window.starts[since] = node.window.starts.get(since, 0) + 1
+        self._locks.add(node, self._locks.start(node))
 
     def unlock(self, node: Node, since: int | None = None) -> None:
-        """Let go what a lock has kept from `since` on (all of it if not given), as far as nobody else keeps it.
+        """Undo a lock that keeps windows from `since` on (as `lock` made it, if not given).
 
-        Raises `LockUnderflow`, with nothing changed, when no lock of the node keeps just that.
+        Raises `LockUnderflow`, with nothing changed, when no lock of the node keeps exactly that.
         """
-        since = self._start_of_lock(node, self._start(node) if since is None else since)
-        self._forget_start(node, since)
-        self._let_go(self._needed(node, since))
+        start = self._locks.remove(node, self._locks.start(node) if since is None else since)
+        self._unlock_nodes(behind(node, start))
 
     def loosen(self, node: Node, since: int, to: int) -> None:
         """Let go what a lock has kept from `since` up to `to`.
@@ -190,196 +174,120 @@ class WindowComponent:
         Raises as `unlock`, and `InvalidSize` for a window that would grow.
         """
         if to < since:
-            raise InvalidSize(f"the window of a lock of {node} cannot go back from {since} to {to}. Loosen it forward.")
-        since, to = self._start_of_lock(node, since), min(to - to % self._page_size, node.end)
-        self._forget_start(node, since)
-        node.window.starts[to] = node.window.starts.get(to, 0) + 1
-        self._cut_at(node, to)
-        loose = [at for at in self._needed(node, since) if at.end <= to]
-        self._let_go(loose)
+            raise InvalidSize(f"the window of a lock of {node} cannot move back from {since} to {to}. Move it forward.")
+        since, to = self._locks.remove(node, since), min(to - to % self._page_size, node.end)
+        self._locks.add(node, to)
+        self._structure.cut_at(node, to)
+        loose = [at for at in behind(node, since) if at.end <= to]
+        self._unlock_nodes(loose)
         for at in loose[:1]:
             assert at.parent is not None, "the root has no window to loosen"
-            self._join(at.parent)
+            self._structure.join(at.parent)
 
     def first(self) -> Rank | None:
-        """The rank of what would go next."""
+        """The rank of the next victim; None when locks keep all windows."""
         return self._queue.first()
 
-    def evict(self, num_tokens: int) -> int:
-        """Give window slots of at least `num_tokens` tokens back, or all that no lock keeps; the full side stays.
+    def evict(self, num_pages: int, *, num_victims: int | None = None) -> int:
+        """Free at least `num_pages` window pages, or all that no lock keeps; the full side stays.
 
-        Whole nodes but for the last, which is cut if it holds much more than is wanted. Returns the number of tokens.
+        Whole nodes, `num_victims` at most, but for the last, which is cut if it holds much more than is wanted.
         """
         chosen: list[Node] = []
-        wanted = num_tokens
-        while wanted > 0 and (node := self._choose(wanted)) is not None:
+        num_freed = 0
+        while num_freed < num_pages and (num_victims is None or len(chosen) < num_victims):
+            node = self._choose(num_pages - num_freed)
+            if node is None:
+                break
             chosen.append(node)
-            wanted -= node.tokens.size
+            num_freed += node.pages.size
         self._bury(chosen)
-        return num_tokens - wanted if chosen else 0
-
-    def evict_next(self, num_tokens: int) -> int:
-        """As `evict`, but of one node only."""
-        node = self._choose(num_tokens)
-        if node is None:
-            return 0
-        num_freed = node.tokens.size
-        self._bury([node])
         return num_freed
 
     def release(self, nodes: Sequence[Node]) -> None:
-        """Count nodes out; the full side gives back both."""
+        """Count nodes out; the full side frees the pages of both."""
         for node in nodes:
             if node.window.is_live:
-                self.evictable_tokens -= node.tokens.size
+                self.evictable -= node.pages.size
                 self._queue.discard(node)
             else:
-                self.tombstone_tokens -= node.tokens.size
+                self.dead -= node.pages.size
 
     def audit(self, root: Node) -> None:
         """Recount liveness, locks, counters and the queue. Raises `AuditError`."""
         nodes = list(root.below())
-        locks = self._count_locks(nodes)
+        locks = self._locks.count(nodes)
         for node in nodes:
-            mapped = self._pool.window_pages[node.pages] > 0
-            if not (mapped == node.window.is_live).all():
-                fail(f"{node} is {'live' if node.window.is_live else 'a tombstone'}, {mapped.sum()} pages have windows")
+            has = self._pool.window_pages[node.pages] > 0
+            if not (has == node.window.is_live).all():
+                fail(f"{node} is {'live' if node.window.is_live else 'a tombstone'}, {has.sum()} pages have windows")
             if sum(node.window.starts.values()) != node.pins:
                 fail(f"{node} has {node.pins} pins, but windows of {node.window.starts} (start: locks)")
-        for node in nodes:
             if node.window.locks != locks[node]:
-                fail(f"{node} has {node.window.locks} locks on its window side, where {locks[node]} reach it")
+                fail(f"{node} counts {node.window.locks} locks on its window side, but {locks[node]} reach it")
         live = [node for node in nodes if node.window.is_live]
-        protected = sum(node.tokens.size for node in live if node.window.locks)
-        evictable = sum(node.tokens.size for node in live) - protected
-        tombstones = sum(node.tokens.size for node in nodes) - protected - evictable
-        counted = self.evictable_tokens, self.protected_tokens, self.tombstone_tokens
-        if counted != (evictable, protected, tombstones):
+        protected = sum(node.pages.size for node in live if node.window.locks)
+        evictable = sum(node.pages.size for node in live) - protected
+        found = evictable, protected, sum(node.pages.size for node in nodes) - protected - evictable
+        if (self.evictable, self.protected, self.dead) != found:
             fail(
-                f"evictable, protected and dead window tokens are counted as {counted} but the nodes hold "
-                f"{(evictable, protected, tombstones)}"
+                f"evictable, protected and dead window pages are counted as {self.evictable}, {self.protected} and "
+                f"{self.dead}, but the nodes hold {found}"
             )
         if set(self._queue) != {node for node in live if node.window.locks == 0}:
             fail(f"{len(self._queue)} nodes wait to lose their window, and they are not the unlocked live ones")
 
-    def _choose(self, num_tokens: int) -> Node | None:
-        """Take the node that goes first out of the queue, or the head of it if it holds much more than `num_tokens`."""
+    def _choose(self, num_pages: int) -> Node | None:
+        """Take the next victim out of the queue, or the head of it if it holds much more than `num_pages`."""
         node = self._queue.pop()
         if node is None:
             return None
         # Not finer than two windows, or a path would fall into pieces of a page.
-        part = max(num_tokens, 2 * self._window.span)
+        part = max(num_pages * self._page_size, 2 * self._window.span)
         part += -part % self._page_size
         if part >= node.tokens.size:
             return node
-        upper = self._cut(node, part)
+        upper = self._structure.split(node, part)
         self._queue.add(node)
         return upper
 
     def _bury(self, chosen: Sequence[Node]) -> None:
-        """Make chosen nodes tombstones."""
-        if chosen:
-            self._pool.free_window_pages(np.concatenate([node.pages for node in chosen]))
+        """Make chosen nodes tombstones, and join those to the tombstones next to them."""
+        if not chosen:
+            return
+        self._pool.free_window_pages(np.concatenate([node.pages for node in chosen]))
         for node in chosen:
             node.window.is_live = node.window.was_needed = False
-            self.evictable_tokens -= node.tokens.size
-            self.tombstone_tokens += node.tokens.size
+            self.evictable -= node.pages.size
+            self.dead += node.pages.size
         for node in chosen:
-            self._join_tombstones(node)
+            if node.parent is None:  # joined to another of them already
+                continue
+            if not node.parent.window.is_live:
+                self._structure.join(node.parent)
+            if len(node.children) == 1 and not next(iter(node.children.values())).window.is_live:
+                self._structure.join(node)
 
-    def _count_locks(self, nodes: Sequence[Node]) -> Counter[Node]:
-        """How many locks reach each node."""
-        locks: Counter[Node] = Counter()
-        for node in nodes:
-            for start, count in node.window.starts.items():
-                for at in self._needed(node, start):
-                    locks[at] += count
-        return locks
-
-    def _start(self, node: Node) -> int:
-        """Where the window that a lock of `node` keeps begins."""
-        needed = self._window.needed_from(node.end)
-        return needed - needed % self._page_size
-
-    def _needed(self, node: Node, since: int) -> Iterator[Node]:
-        """`node` and the nodes above it that lie behind `since`."""
-        while node.end > since:
-            yield node
-            assert node.parent is not None, "only the root ends at 0"
-            node = node.parent
-
-    def _cut_at(self, node: Node, position: int) -> None:
-        """Let a node begin at `position`, on the path down to `node`."""
-        while node.start > position:
-            assert node.parent is not None, "the root starts at 0"
-            node = node.parent
-        if node.start < position < node.end:
-            self._cut(node, position - node.start)
-
-    def _join_tombstones(self, node: Node) -> None:
-        """Join a tombstone to those next to it, unless it has been already."""
-        if node.parent is None:
-            return
-        if not node.parent.window.is_live:
-            self._join(node.parent)
-        if len(node.children) == 1 and not next(iter(node.children.values())).window.is_live:
-            self._join(node)
-
-    def _givable(self, node: Node, num_shared: int, row: IntArray) -> Iterator[tuple[Node, int, int]]:
-        """Stretches of a tombstone for which the caller's row has window pages: (node, start, end)."""
-        start, end = node.start, min(node.end, num_shared)
-        pages = row[start : end : self._page_size] // self._page_size
-        if pages[0] == node.pages[0] and pages[-1] == node.pages[pages.size - 1]:
-            return  # the row reads the tree's own slots here
-        known = (pages > 0) & (pages <= self._pool.num_pages)  # what is no page gives nothing, and is refused elsewhere
-        has = np.concatenate(([0], self._pool.window_pages[np.where(known, pages, 0)] > 0, [0]))
-        edges = np.flatnonzero(np.diff(has)) * self._page_size + start
-        for a, b in edges.reshape(-1, 2).tolist():
-            yield node, a, b
-
-    def _stretch(self, node: Node, start: int, end: int) -> Node:
-        """The tokens from `start` to `end` of `node` as a node of their own."""
-        if node.end > end:
-            node = self._cut(node, end - node.start)
-        if node.start < start:
-            self._cut(node, start - node.start)
-        return node
+    def _needed(self, node: Node) -> list[Node]:
+        """The nodes that a sequence needs that continues at `node`, cut so that they hold nothing else."""
+        start = self._locks.start(node)
+        self._structure.cut_at(node, start)
+        return behind(node, start)
 
     def _revive(self, node: Node) -> None:
         node.window.is_live = True
         node.window.access = node.access
-        self.tombstone_tokens -= node.tokens.size
+        self.dead -= node.pages.size
         if node.window.locks:
-            self.protected_tokens += node.tokens.size
+            self.protected += node.pages.size
         else:
-            self.evictable_tokens += node.tokens.size
+            self.evictable += node.pages.size
             self._queue.add(node)
 
-    def _protect(self, node: Node) -> None:
-        self._queue.discard(node)
-        self.evictable_tokens -= node.tokens.size
-        self.protected_tokens += node.tokens.size
-
-    def _start_of_lock(self, node: Node, since: int) -> int:
-        """Where the window part of a lock of `node` begins, which is to be `since`; past the end all are alike."""
-        start = min(since - since % self._page_size, node.end)
-        if start not in node.window.starts:
-            raise LockUnderflow(
-                f"no lock of {node} keeps windows from token {since} on. Pass where the lock's window part begins: as "
-                "`lock` made it begin, or the last `loosen`."
-            )
-        return start
-
-    def _forget_start(self, node: Node, start: int) -> None:
-        starts = node.window.starts
-        starts[start] -= 1
-        if not starts[start]:
-            del starts[start]
-
-    def _let_go(self, nodes: Iterable[Node]) -> None:
+    def _unlock_nodes(self, nodes: Iterable[Node]) -> None:
         for at in nodes:
             at.window.locks -= 1
             if at.window.locks == 0 and at.window.is_live:
-                self.protected_tokens -= at.tokens.size
-                self.evictable_tokens += at.tokens.size
+                self.protected -= at.pages.size
+                self.evictable += at.pages.size
                 self._queue.add(at)

@@ -20,7 +20,7 @@ class Mode(StrEnum):
 
 
 class Layout(StrEnum):
-    """How the pools of a model share its memory; see `kvstead.engine.memory`."""
+    """How the pools of a model share its memory; see `kvstead.engine.memory_plan`."""
 
     STATIC = "static"  # divided once, before the first request
     PADDED = "padded"  # blocks of one size, to which the pages of every kind are padded: counted, to compare

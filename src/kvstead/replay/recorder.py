@@ -135,6 +135,7 @@ class Recorder:
     def _prefix(self) -> PrefixFigures:
         hits, lost, prompts = self._hit_tokens, self._lost_tokens, self._prompt_tokens
         evicted, has_states = self._manager.evicted, self._manager.state_bytes > 0
+        page_size = self._manager.page_size
         return PrefixFigures(
             hit_tokens=hits,
             prompt_tokens=prompts,
@@ -142,11 +143,11 @@ class Recorder:
             found_tokens=hits + lost,
             lost_to_dead_windows=0 if has_states else lost,
             lost_to_missing_states=lost if has_states else 0,
-            evicted_tokens={FULL_SIDE: evicted.num_tokens, WINDOW_SIDE: evicted.num_window_tokens},
-            tombstoned_tokens=evicted.num_tombstoned,
+            evicted_tokens={side: evicted.pages[side] * page_size for side in (FULL_SIDE, WINDOW_SIDE)},
+            tombstoned_tokens=evicted.alone[WINDOW_SIDE] * page_size,
             tombstone_tokens=self._manager.tree.num_tombstone_tokens,
-            evicted_states=evicted.num_states,
-            evicted_states_alone=evicted.num_states_alone,
+            evicted_states=evicted.pages[STATE_SIDE],
+            evicted_states_alone=evicted.alone[STATE_SIDE],
         )
 
     def _memory(self) -> MemoryFigures:

@@ -117,9 +117,9 @@ class RadixCache:
 
         Raises `OpenGroup` while the allocator has a free group open: nothing would become available.
         """
-        num_tokens = 0 if self.disable else max(0, params.num_tokens)
-        gone = self.core.evict(num_tokens).num_tokens if num_tokens else 0
-        return engine_types().EvictResult(num_tokens_evicted=gone)
+        num_pages = 0 if self.disable else -(-max(0, params.num_tokens) // self.page_size)
+        gone = self.core.evict({"full": num_pages}).pages["full"] if num_pages else 0
+        return engine_types().EvictResult(num_tokens_evicted=gone * self.page_size)
 
     def inc_lock_ref(self, node: TreeNode) -> Any:
         """Keep everything down to `node`. Raises `UseAfterFree` if it is gone. The root needs no lock."""

@@ -35,7 +35,7 @@ class FreeStates:
         self.available += slots.tolist()
 
 
-class Bench:
+class TreeSetup:
     """`num_pages` pages; a key is a word, each letter one page of tokens.
 
     With a window every page has a window page besides: `num_window_pages` of them, or enough for all. With `num_states`
@@ -150,11 +150,11 @@ class Bench:
         return self.tree.window_evictable_tokens, self.tree.window_protected_tokens, self.tree.num_tombstone_tokens
 
     def room(self) -> tuple[int, int]:
-        """Tokens that each side of an allocator with windows has room for."""
+        """Tokens that each side of an allocator with windows has capacity for."""
         return self.allocator.full_available_size(), self.allocator.swa_available_size()
 
     def audit(self) -> None:
-        """Both sets of books balance; there are no requests, so what is not free is in the tree."""
+        """All counts of tree and allocator agree; there are no requests, so what is not free is in the tree."""
         self.tree.audit()
         self.allocator.audit()
         if self.states is not None:
