@@ -4,7 +4,7 @@ from replayer import Script, replay
 from test_vectors import LOWEST_IN, scripts_of
 
 from drop_in import DropIn, Storage
-from kvstead.integrations.sglang import leaves
+from kvstead.integrations.sglang.allocator import backends
 from kvstead.integrations.sglang.allocator.npu import NPUPagedTokenToKVPoolAllocator
 from kvstead.integrations.sglang.allocator.paged import PagedTokenToKVPoolAllocator
 from kvstead.integrations.sglang.allocator.swa import PureSWATokenToKVPoolAllocator, SWATokenToKVPoolAllocator
@@ -52,7 +52,7 @@ def subjects(script: Script, *, need_sort: bool) -> list[DropIn]:
 @pytest.fixture
 def on_device(monkeypatch):
     """Puts the leaves for accelerators on the CPU."""
-    monkeypatch.setattr(leaves, "is_resident", lambda _device: True)
+    monkeypatch.setattr(backends, "is_resident", lambda _device: True)
 
 
 def replay_all(scripts, *, need_sort, exact=False):

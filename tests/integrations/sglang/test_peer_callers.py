@@ -13,7 +13,7 @@ from sglang.srt.mem_cache.common import free_kv_row_segments
 import side_sglang
 import side_sglang_windows
 from drop_in import DropIn, Storage
-from kvstead.integrations.sglang import leaves
+from kvstead.integrations.sglang.allocator import backends
 from kvstead.integrations.sglang.allocator.paged import PagedTokenToKVPoolAllocator
 from kvstead.integrations.sglang.allocator.swa import SWATokenToKVPoolAllocator
 from kvstead.integrations.sglang.allocator.token import TokenToKVPoolAllocator
@@ -26,7 +26,7 @@ SPAN = 8
 @pytest.fixture(params=["host", "device"], autouse=True)
 def kept_on(request, monkeypatch):
     """Our books on the host, or where they are on an accelerator."""
-    monkeypatch.setattr(leaves, "is_resident", lambda _device: request.param == "device")
+    monkeypatch.setattr(backends, "is_resident", lambda _device: request.param == "device")
 
 
 def paged(cls, num_pages, page_size):

@@ -11,7 +11,7 @@ from sglang.srt.mem_cache.allocator.hisparse import HiSparseTokenToKVPoolAllocat
 from test_sg_hisparse import DevicePool, HotDropIn, tiered
 
 from kvstead.errors import DoubleFree, ForeignPage, UseAfterFree
-from kvstead.integrations.sglang import leaves
+from kvstead.integrations.sglang.allocator import backends
 
 pytestmark = pytest.mark.sglang
 
@@ -116,7 +116,7 @@ class HotRecorder(Recorder):
 @pytest.mark.parametrize("page_size", [4, 16])
 def test_same_answers_and_counts_on_two_tiers(page_size, need_sort, kept_on, monkeypatch):
     """Every null, offset, page pattern, device side and count is SGLang's, inside groups and outside."""
-    monkeypatch.setattr(leaves, "is_resident", lambda _device: kept_on == "device")
+    monkeypatch.setattr(backends, "is_resident", lambda _device: kept_on == "device")
     seen = set()
     for seed in range(10):
         script = HotRecorder(theirs(page_size, need_sort=need_sort), seed).record(f"tiers {seed}", "hisparse", 60)

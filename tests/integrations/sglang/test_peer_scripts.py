@@ -11,8 +11,7 @@ from recorder import PureWindowRecorder, Recorder, WindowRecorder
 from replayer import replay
 
 from drop_in import DropIn, Storage
-from kvstead.integrations.sglang import leaves
-from kvstead.integrations.sglang.allocator import npu, paged, swa, token
+from kvstead.integrations.sglang.allocator import backends, npu, paged, swa, token
 
 pytestmark = pytest.mark.sglang
 
@@ -94,7 +93,7 @@ def test_same_answers_and_counts_as_sglang(case):
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
 def test_same_answers_where_books_live_on_the_device(case, monkeypatch):
     """The same, of fewer scripts, with the leaves that stand in on an accelerator."""
-    monkeypatch.setattr(leaves, "is_resident", lambda _device: True)
+    monkeypatch.setattr(backends, "is_resident", lambda _device: True)
     for seed in range(NUM_SCRIPTS, NUM_SCRIPTS + 4):
         script = case.recorder(case.theirs(), seed).record(f"{case.name} {seed}", case.kind, NUM_OPS)
         replay(script, case.ours(), exact=case.exact)

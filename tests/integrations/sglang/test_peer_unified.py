@@ -20,7 +20,7 @@ import side_sglang
 import side_sglang_unified as factories
 from kvstead.errors import DoubleFree, ForeignPage
 from kvstead.integrations.sglang import unified_memory_pool as memory
-from kvstead.integrations.sglang.allocator import unified_hybrid_swa, unified_mamba, unified_sides, unified_sub_pool
+from kvstead.integrations.sglang.allocator import arena_pool, unified_hybrid_swa, unified_mamba, unified_sub_pool
 
 pytestmark = pytest.mark.sglang
 
@@ -252,8 +252,8 @@ def test_prefix_caches_live_on_a_unified_buffer(core, page_size, monkeypatch):
     sides = [side(classes, "windows", page_size, is_lazy=False, num_pages=40) for classes in (THEIRS, OURS)]
     pools = [side_.inner for side_ in sides]
     trees = [UnifiedTree(pool, side_sglang.window_cache(core, pool, page_size, 8)) for pool in pools]
-    locks, moved, bind = ([], []), [], unified_sides.WindowArenaSide.bind
-    monkeypatch.setattr(unified_sides.WindowArenaSide, "bind", lambda *args: moved.append(1) or bind(*args))
+    locks, moved, bind = ([], []), [], arena_pool.ArenaPoolView.bind
+    monkeypatch.setattr(arena_pool.ArenaPoolView, "bind", lambda *args: moved.append(1) or bind(*args))
     for number, prompt in enumerate(prompts(page_size, 120)):
         for tree in trees:
             tree.evict_windows_call(number % 4 * 4 * page_size)()

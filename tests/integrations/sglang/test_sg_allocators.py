@@ -5,7 +5,7 @@ import torch
 
 from drop_in import Storage
 from kvstead.errors import DoubleFree, ForeignPage, FreeGroupError, InvalidSize, MisalignedSegment, WindowTaken
-from kvstead.integrations.sglang import leaves
+from kvstead.integrations.sglang.allocator import backends
 from kvstead.integrations.sglang.allocator.npu import NPUPagedTokenToKVPoolAllocator
 from kvstead.integrations.sglang.allocator.paged import PagedTokenToKVPoolAllocator
 from kvstead.integrations.sglang.allocator.swa import (
@@ -388,7 +388,7 @@ def test_only_windows_in_rings_are_said_to_be():
 @pytest.fixture
 def on_device(monkeypatch):
     """Puts the leaves for accelerators on the CPU."""
-    monkeypatch.setattr(leaves, "is_resident", lambda _device: True)
+    monkeypatch.setattr(backends, "is_resident", lambda _device: True)
 
 
 @pytest.mark.usefixtures("on_device")

@@ -6,7 +6,7 @@ from replayer import read_scripts, replay
 
 from drop_in import DropIn, Storage
 from kvstead.errors import DoubleFree, FreeGroupError, InvalidSize, LayoutError, MisalignedSize, UseAfterFree
-from kvstead.integrations.sglang import leaves
+from kvstead.integrations.sglang.allocator import backends
 from kvstead.integrations.sglang.allocator.hisparse import (
     DeepSeekV4HiSparseTokenToKVPoolAllocator,
     HiSparseTokenToKVPoolAllocator,
@@ -82,7 +82,7 @@ class HotDropIn(DropIn):
 @pytest.fixture(params=["host", "device"])
 def kept_on(request, monkeypatch):
     """The books on the host, or where they are on an accelerator."""
-    monkeypatch.setattr(leaves, "is_resident", lambda _device: request.param == "device")
+    monkeypatch.setattr(backends, "is_resident", lambda _device: request.param == "device")
 
 
 @needs_shared

@@ -5,7 +5,7 @@ import torch
 from read_back_watch import DEVICES, NoWait
 
 from drop_in import Storage
-from kvstead.integrations.sglang import leaves
+from kvstead.integrations.sglang.allocator import backends
 from kvstead.integrations.sglang.allocator.npu import NPUPagedTokenToKVPoolAllocator
 from kvstead.integrations.sglang.allocator.paged import PagedTokenToKVPoolAllocator
 from kvstead.integrations.sglang.allocator.swa import SWATokenToKVPoolAllocator
@@ -15,7 +15,7 @@ from kvstead.integrations.sglang.allocator.token import TokenToKVPoolAllocator
 @pytest.fixture(autouse=True)
 def on_device(monkeypatch):
     """Puts the leaves for accelerators on the CPU, too."""
-    monkeypatch.setattr(leaves, "is_resident", lambda _device: True)
+    monkeypatch.setattr(backends, "is_resident", lambda _device: True)
 
 
 def make(cls, device, *sizes, need_sort=False):

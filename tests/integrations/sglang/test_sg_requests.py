@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kvstead.errors import DoubleFree, ForeignPage, InvalidSize, StaleRow
-from kvstead.integrations.sglang import leaves
+from kvstead.integrations.sglang.allocator import backends
 from kvstead.integrations.sglang.allocator.mamba import MambaSlotAllocator
 from kvstead.integrations.sglang.memory_pool import ReqToTokenPool
 
@@ -150,7 +150,7 @@ def test_an_attached_cache_follows_the_rows():
 @pytest.fixture(params=[False, True], ids=["host", "device"])
 def states(request, monkeypatch):
     """Six states, on the leaves of either place."""
-    monkeypatch.setattr(leaves, "is_resident", lambda _device: request.param)
+    monkeypatch.setattr(backends, "is_resident", lambda _device: request.param)
     return MambaSlotAllocator(6, "cpu")
 
 

@@ -10,7 +10,7 @@ from radix_scripts import NAMESPACES, SIZE, CacheSide, ModelSide, Params, Table,
 from kvstead.allocators import PagedAllocator
 from kvstead.errors import AuditError, InvalidSize, LayoutError, LockUnderflow, OpenGroup, UseAfterFree
 from kvstead.integrations.sglang import base_prefix_cache as types
-from kvstead.integrations.sglang import leaves
+from kvstead.integrations.sglang.allocator import backends
 from kvstead.integrations.sglang.allocator.paged import PagedTokenToKVPoolAllocator
 from kvstead.integrations.sglang.radix_cache import RadixCache, RadixKey, TreeNode
 from kvstead.prefix import POLICIES
@@ -98,7 +98,7 @@ def test_allocator_that_is_not_ours_serves_as_well(page_size):
 @pytest.mark.parametrize("page_size", PAGE_SIZES)
 def test_drop_in_allocator_serves_wherever_it_keeps_its_books(page_size, is_resident, monkeypatch):
     """Over the drop-in allocator, on the host or on the device, a cache answers as over the core alone."""
-    monkeypatch.setattr(leaves, "is_resident", lambda _device: is_resident)
+    monkeypatch.setattr(backends, "is_resident", lambda _device: is_resident)
     for seed in range(3):
         drop_in = PagedTokenToKVPoolAllocator(SIZE, page_size, torch.bfloat16, "cpu", None, need_sort=False)
         run_script([side_over(Adapter(page_size)), side_over(drop_in)], page_size, seed)

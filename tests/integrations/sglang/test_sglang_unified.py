@@ -24,7 +24,6 @@ from kvstead.integrations.sglang import unified_memory_pool as memory
 from kvstead.integrations.sglang.allocator import unified_hybrid_swa, unified_mamba, unified_sub_pool
 from kvstead.integrations.sglang.allocator.swa import SWATokenToKVPoolAllocator
 from kvstead.integrations.sglang.allocator.unified_sub_pool import MultiEndedAllocator
-from kvstead.integrations.sglang.moving import Moving
 
 OURS = classes_of(memory=memory, swa=unified_hybrid_swa, mamba=unified_mamba, pool=unified_sub_pool)
 PAGE_SIZES = (1, 4)
@@ -322,7 +321,7 @@ def test_pool_that_is_given_its_ids():
     guest.alloc_with_virtual(ids)
     assert (guest.live_page_count, guest.free_virtual_ids, guest.is_id_owner) == (4, None, False)
     facts(guest)
-    with pytest.raises(InvalidSize, match="room for"):
+    with pytest.raises(InvalidSize, match="asked for and"):
         guest.alloc_with_virtual(torch.arange(5, owner.num_virtual_ids))
     guest.free_group_begin()
     guest.free_segment(ids[:1] * 4, start_pos=0)
@@ -649,13 +648,13 @@ def test_without_an_event_the_whole_stream_is_waited_for(monkeypatch):
     stream = SimpleNamespace(wait_stream=waited.append)
     module = SimpleNamespace(current_stream=lambda: stream)
     monkeypatch.setattr(torch, "get_device_module", lambda _: module)
-    moving = Moving("cpu")
-    moving.fence()
-    moving.forward_stream = "forward"
-    moving.fence()
-    moving.forward_done = Event()
-    moving.fence()
-    assert (waited, moving.forward_done.waits) == (["forward"], 1)
+    moves = memory.MoveGate("cpu")
+    moves.fence()
+    moves.forward_stream = "forward"
+    moves.fence()
+    moves.forward_done = Event()
+    moves.fence()
+    assert (waited, moves.forward_done.waits) == (["forward"], 1)
 
 
 def test_eager_buffers_have_no_holes():

@@ -15,6 +15,7 @@ from typing import Any, Self
 import numpy as np
 import torch
 
+from kvstead.integrations.sglang.attribute_of import AttributeOf
 from kvstead.integrations.sglang.base_prefix_cache import CacheInitParams, engine_types
 from kvstead.integrations.sglang.radix_key import RadixKey
 from kvstead.integrations.sglang.radix_node import TreeNode, namespace_of
@@ -40,6 +41,9 @@ class RadixCache:
 
     kv_events = None
     is_eagle = False
+
+    evictable_size_ = AttributeOf[int]("core.evictable_tokens")
+    protected_size_ = AttributeOf[int]("core.protected_tokens")
 
     def __init__(self, params: Any) -> None:
         if params.is_eagle:
@@ -192,16 +196,6 @@ class RadixCache:
 
     def protected_size(self) -> int:
         """Tokens that locks keep."""
-        return self.core.protected_tokens
-
-    @property
-    def evictable_size_(self) -> int:
-        """`evictable_size`."""
-        return self.core.evictable_tokens
-
-    @property
-    def protected_size_(self) -> int:
-        """`protected_size`."""
         return self.core.protected_tokens
 
     def total_size(self) -> int:

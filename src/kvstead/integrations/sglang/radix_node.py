@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 
+from kvstead.integrations.sglang.attribute_of import AttributeOf
 from kvstead.integrations.sglang.radix_key import RadixKey
 from kvstead.integrations.sglang.tree_pools import slots_of
 from kvstead.kernels.arrays import to_device
@@ -31,6 +32,11 @@ class TreeNode:
     host_value = None
     host_ref_counter = 0
     backuped = False
+
+    hit_count = AttributeOf[int]("core.hits")  # matches that used it
+    priority = AttributeOf[int]("core.priority")  # the highest of its insertions
+    last_access_time = AttributeOf[int]("core.access")  # on the tree's own clock, which ticks once an operation
+    creation_time = AttributeOf[int]("core.created")  # on the same clock
 
     def __init__(self, core: Node, page_size: int, device: torch.device) -> None:
         self.core = core
@@ -92,26 +98,6 @@ class TreeNode:
     def lock_ref(self) -> int:
         """Locks of this node and of those below; the root always has one."""
         return 1 if self.is_root else self.core.locks
-
-    @property
-    def hit_count(self) -> int:
-        """Matches that used it."""
-        return self.core.hits
-
-    @property
-    def priority(self) -> int:
-        """The highest of those who inserted it."""
-        return self.core.priority
-
-    @property
-    def last_access_time(self) -> int:
-        """When it was used last, on the tree's own clock, which ticks once an operation."""
-        return self.core.access
-
-    @property
-    def creation_time(self) -> int:
-        """When it was inserted, on the same clock."""
-        return self.core.created
 
     def _view(self, core: Node) -> TreeNode:
         return TreeNode(core, self._page_size, self._device)

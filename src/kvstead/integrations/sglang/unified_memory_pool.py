@@ -8,14 +8,14 @@ row is a physical slot, an entry away from the next. Page 0 of every pool lies i
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 
 from kvstead.arena import PoolChain
 from kvstead.errors import LayoutError
-from kvstead.integrations.sglang.moving import Moving
+from kvstead.integrations.sglang.attribute_of import AttributeOf
 from kvstead.integrations.sglang.sub_pool_specs import (
     LayerParts,
     MambaSubPoolSpec,
@@ -40,13 +40,39 @@ def chain_name(sub_pool_name: str) -> str:
     return _CHAIN_NAMES.get(sub_pool_name, sub_pool_name)
 
 
+class MoveGate:
+    """When pages of one chain may move, and what their moves have to wait for.
+
+    forward_done: the event of the last forward pass that was launched; None when there is none. forward_stream: where
+    forward passes run; without an event moves wait for all that is on it. gates: by the name of who installed them;
+    pages move while all of them say yes.
+    """
+
+    def __init__(self, device: str | torch.device) -> None:
+        self.forward_done: Any = None
+        self.forward_stream: Any = None
+        self.gates: dict[str, Callable[[], bool]] = {}
+        self._device = torch.device(device)
+
+    def fence(self) -> None:
+        """Order what comes next on the current stream behind the last forward pass. The host does not wait."""
+        if self.forward_done is not None:
+            self.forward_done.wait()
+        elif self.forward_stream is not None:
+            torch.get_device_module(self._device).current_stream().wait_stream(self.forward_stream)
+
+    def may_move(self) -> bool:
+        """Whether pages that are in use may move now."""
+        return all(gate() for gate in self.gates.values())
+
+
 class UnifiedKVPool:
     """`total_bytes` on `device` for the pools of `sub_pool_specs`, ours or SGLang's: one "up", one "down", the rest
     "float" in the order given.
 
     page_size: tokens a page, of all pools but those of states. view_tail_pad_bytes, bs1_floor_terms: not read, nothing
-    here needs them. `chain` and `arena` are kvstead's; `moving` says when pages move. Pages of tokens are zeroed when
-    they are handed out.
+    here needs them. `chain` and `arena` are kvstead's; `moves` says when pages may move. Pages of tokens are zeroed
+    when they are handed out.
 
     Raises `LayoutError` for pools that make no chain or have no room for a page, or states whose dtypes do not line up,
     `NotImplementedError` for a memory saver, backing after capture, or entries with a draft's parts.
@@ -55,6 +81,7 @@ class UnifiedKVPool:
     post_capture_active = False
     post_capture_backed_bytes = 0
     fused_draft = None
+    active_allocation_bytes = AttributeOf[int]("total_bytes")  # all may be read and written
 
     def __init__(
         self,
@@ -81,13 +108,13 @@ class UnifiedKVPool:
         self.total_bytes = total_bytes
         self.page_size = page_size
         self.sub_pool_specs = sorted(sub_pool_specs, key=lambda spec: _PLACES[spec.grow_direction])
-        self.moving = Moving(device)
+        self.moves = MoveGate(device)
         self.arena = ByteArena(total_bytes, device)
         self.chain = PoolChain(
             self.arena,
             [self._entry_spec(spec) for spec in self.sub_pool_specs],
-            fence=self.moving.fence,
-            may_move=self.moving.may_move,
+            fence=self.moves.fence,
+            may_move=self.moves.may_move,
         )
         self._specs = {spec.name: spec for spec in self.sub_pool_specs}
         self._entries = {entry.name: entry for entry in self.arena.specs}
@@ -101,11 +128,6 @@ class UnifiedKVPool:
         """All bytes, uint8[total_bytes]."""
         assert self.arena.storage is not None, "made with storage"
         return self.arena.storage
-
-    @property
-    def active_allocation_bytes(self) -> int:
-        """Bytes that may be read and written."""
-        return self.total_bytes
 
     def spec(self, name: str) -> Any:
         """A pool's spec, as it was given. Raises `LayoutError` for an unknown pool."""
@@ -168,7 +190,7 @@ class UnifiedKVPool:
             raise LayoutError("the pools of one buffer are all compacted lazily or none is. Pass one lazy_compaction.")
         self._is_lazy = is_lazy
         self.chain.eager = not is_lazy
-        self.moving.forward_stream = forward_stream
+        self.moves.forward_stream = forward_stream
 
     def compact(self) -> int:
         """Close holes, for when nothing else is to do, with a bounded number of bytes copied: the pages moved."""

@@ -7,14 +7,13 @@ package fills in the rest from a kvstead allocator (`core`); a class of somebody
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Hashable, Iterable, Iterator
-from typing import Any, TypeAlias
+from collections.abc import Hashable, Iterator
+from typing import Any, NoReturn
 
 import torch
 
 from kvstead.errors import DoubleFree, FreeGroupError, MisalignedSegment
-
-Segments: TypeAlias = Iterable[tuple[torch.Tensor, int]]
+from kvstead.integrations.sglang.allocator.cores import Segments
 
 
 class BaseTokenToKVPoolAllocator(ABC):
@@ -266,3 +265,8 @@ class BaseTokenToKVPoolAllocator(ABC):
                 )
             first_free_page = -(-(start_pos + free_index.numel()) // self.page_size)
             yield free_index, start_pos
+
+
+def refuse_resize(pool: str) -> NoReturn:
+    """Raise the error of a pool whose size is fixed when it is made."""
+    raise NotImplementedError(f"{pool} keeps its size. Make a new one of another size.")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from kvstead.integrations.sglang import leaves
+from kvstead.integrations.sglang.allocator import backends
 
 
 class MambaSlotAllocator:
@@ -17,7 +17,7 @@ class MambaSlotAllocator:
     def __init__(self, size: int, device: str) -> None:
         self.size = size
         self.device = device
-        self.core = leaves.token_pool(size, device, need_sort=False)
+        self.core = backends.token_pool(size, device, need_sort=False)
         self._fetched: list[torch.Tensor] = []  # one slot each, the next one last
 
     @property
@@ -29,9 +29,7 @@ class MambaSlotAllocator:
         """States that can be allocated now."""
         return self.core.available_size() + len(self._fetched)
 
-    def schedulable_available_size(self) -> int:
-        """The same: this pool shares its bytes with no other."""
-        return self.available_size()
+    schedulable_available_size = available_size  # the pool shares its bytes with no other
 
     def alloc(self, need_size: int) -> torch.Tensor | None:
         """`need_size` slots, or None when there are not so many. Raises `InvalidSize` for a negative number."""

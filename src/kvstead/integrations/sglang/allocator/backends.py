@@ -30,7 +30,7 @@ from kvstead.allocators import (
     SplitSWAAllocator,
     TokenAllocator,
 )
-from kvstead.integrations.sglang.ring import RingAllocator
+from kvstead.integrations.sglang.allocator.ring_windows import RingAllocator
 
 Device: TypeAlias = str | torch.device
 OnePool: TypeAlias = PagedAllocator | DevicePagedAllocator
@@ -74,7 +74,7 @@ def window_pools(full_size: int, swa_size: int, page_size: int, device: Device, 
     return SplitSWAAllocator(*sizes, device=device, order="lowest" if need_sort else order)
 
 
-def tiered_pool(size: int, page_size: int, device: Device, need_sort: bool, ratio: int) -> TwoTiers:
+def hot_pools(size: int, page_size: int, device: Device, need_sort: bool, ratio: int) -> TwoTiers:
     """`size` device slots and `ratio` times as many logical ones, in pages; freed pages are reused first."""
     if is_resident(device):
         order = "sorted" if need_sort else "lifo"
