@@ -89,11 +89,13 @@ def test_a_class_that_takes_other_arguments_stays(sglang, monkeypatch, caplog, n
     plugin.register()
     assert {target.rpartition(".")[2] for target in sglang.hooks} == {each.name for each in coverage.SEATS} - stay
     (record,) = caplog.records
-    assert f"not {name}: __init__ takes no novelty" in record.getMessage()
-    assert all(f"not {other}: goes together with {name}" in record.getMessage() for other in stay - {name})
+    assert f"not {name}: __init__ does not take novelty" in record.getMessage()
+    assert all(
+        f"not {other}: it is replaced only together with {name}" in record.getMessage() for other in stay - {name}
+    )
     sglang.hooks.clear()
     monkeypatch.setenv(plugin.SWITCH, "strict")
-    with pytest.raises(SystemExit, match="takes no novelty"):
+    with pytest.raises(SystemExit, match="does not take novelty"):
         plugin.register()
     assert not sglang.hooks
 
@@ -156,7 +158,7 @@ def test_subclasses_that_exist_get_the_new_base_where_they_can(caplog):
     said = caplog.records[0].getMessage()
     assert "MlxAuxiliaryStateReqToTokenPool has the new base" in said
     assert f"HybridReqToTokenPool keeps SGLang's base: {coverage.KEPT[f'{TABLES}.HybridReqToTokenPool']}" in said
-    assert "WindowAllocator keeps SGLang's base: it is not known what it needs of it" in said
+    assert "WindowAllocator keeps SGLang's base: kvstead does not know what it needs of it" in said
     assert "DSV4NPUTokenToKVPoolAllocator keeps SGLang's base: __bases__ assignment" in said
 
 

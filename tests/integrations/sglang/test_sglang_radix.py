@@ -142,7 +142,7 @@ def test_keys_refuse_what_they_have_not():
     for wrong in (lambda: key[3], lambda: key.child_key(4), lambda: key.match_at(key, 4)):
         with pytest.raises(IndexError, match="key of 3 units"):
             wrong()
-    with pytest.raises(ValueError, match="steps of 1"):
+    with pytest.raises(ValueError, match="step 2"):
         key[::2]
     others = {
         "extra_key": RadixKey(array("q", [1]), cache_salt="tenant"),
@@ -274,7 +274,7 @@ def test_what_the_tree_cannot_do_is_refused_when_it_is_made():
         RadixCache.create_simulated(enable_kv_cache_events=True)
     with pytest.raises(InvalidSize, match="tlru"):
         cache_over(Adapter(1), "tlru")
-    with pytest.raises(LayoutError, match="pages of 2 tokens"):
+    with pytest.raises(LayoutError, match="page size 2"):
         RadixCache(Params(Adapter(4), 2))
     with pytest.raises(NotImplementedError, match="token pairs"):
         match(RadixCache.create_simulated(), [1, 2], is_bigram=True)
@@ -349,7 +349,9 @@ def test_reports_for_people(capsys):
     cache = cache_over(allocator)
     insert(cache, range(8), allocator.alloc(8))
     match(cache, range(4))
-    assert cache.available_and_evictable_str() == f"{SIZE} tokens to be had: {SIZE - 8} free, 8 cached and not locked\n"
+    assert (
+        cache.available_and_evictable_str() == f"{SIZE} tokens can be used: {SIZE - 8} free, 8 cached and not locked\n"
+    )
     cache.pretty_print()
     lines = ["0 [] r=1", "  4 [0, 1, 2, 3] r=0", "    4 [4, 5, 6, 7] r=0", "#tokens: 8"]
     assert capsys.readouterr().out.splitlines() == lines

@@ -365,7 +365,7 @@ def test_pools_of_one_buffer_agree():
     full = pool_of(buffer, "full")
     with pytest.raises(LayoutError, match="pages"):
         pool_of(buffer, "swa", 1)
-    with pytest.raises(LayoutError, match="lazily"):
+    with pytest.raises(LayoutError, match="lazy_compaction"):
         pool_of(buffer, "swa", lazy_compaction=False)
     with pytest.raises(LayoutError, match="different buffers"):
         full.bind_peer(pool_of(make_buffer(OURS, "windows", 4), "swa"))

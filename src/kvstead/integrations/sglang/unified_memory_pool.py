@@ -98,12 +98,14 @@ class UnifiedKVPool:
     ) -> None:
         if enable_memory_saver or post_capture_active or fused_draft or any(s.draft_region for s in sub_pool_specs):
             raise NotImplementedError(
-                "the buffer is plain memory without a draft's parts. Turn off the memory saver, backing after capture "
-                "and fused drafts, or use SGLang's own buffer."
+                "A memory saver, backing after capture and fused drafts are not supported. Turn them off, or use "
+                "SGLang's own buffer."
             )
         ends = sorted(spec.grow_direction for spec in sub_pool_specs if spec.grow_direction != "float")
         if ends != ["down", "up"]:
-            raise LayoutError(f"pools grow {ends or 'nowhere'}. Give one that grows up and one that grows down.")
+            raise LayoutError(
+                f"the pools at the ends grow {ends or 'nowhere'}. Give one that grows up and one that grows down."
+            )
         self.device = device
         self.total_bytes = total_bytes
         self.page_size = page_size
@@ -130,25 +132,25 @@ class UnifiedKVPool:
         return self.arena.storage
 
     def spec(self, name: str) -> Any:
-        """A pool's spec, as it was given. Raises `LayoutError` for an unknown pool."""
+        """The spec of a pool, as it was passed. Raises `LayoutError` for an unknown pool."""
         if name not in self._specs:
-            raise LayoutError(f"there is no pool {name!r}. Ask for one of: {', '.join(self._specs)}.")
+            raise LayoutError(f"pool {name!r} does not exist. Use one of: {', '.join(self._specs)}.")
         return self._specs[name]
 
     def mha_spec(self, name: str) -> Any:
-        """The spec of a pool of keys and values. Raises `LayoutError` for another."""
+        """The spec of a pool of keys and values. Raises `LayoutError` for a pool of another kind."""
         return self._require(name, "keys and values", not is_latent(self.spec(name)) and not is_state(self.spec(name)))
 
     def mla_spec(self, name: str) -> Any:
-        """The spec of a pool of latent rows. Raises `LayoutError` for another."""
+        """The spec of a pool of latent rows. Raises `LayoutError` for a pool of another kind."""
         return self._require(name, "latent rows", is_latent(self.spec(name)))
 
     def mamba_spec(self, name: str) -> Any:
-        """The spec of a pool of states. Raises `LayoutError` for another."""
+        """The spec of a pool of states. Raises `LayoutError` for a pool of another kind."""
         return self._require(name, "states", is_state(self.spec(name)))
 
     def entry_spec(self, name: str) -> EntrySpec:
-        """A pool's entries as the chain knows them."""
+        """What the chain keeps for each entry of a pool."""
         return self._entries[chain_name(self.spec(name).name)]
 
     def max_slots(self, name: str) -> int:
@@ -182,18 +184,20 @@ class UnifiedKVPool:
         return convs, temporal
 
     def compact_lazily(self, is_lazy: bool, forward_stream: Any) -> None:
-        """Move pages when room is wanted, or at every free, behind what the stream does.
+        """Move pages when their bytes are wanted, or else at every free, ordered behind what the stream does.
 
-        Raises `LayoutError` when the chain does the other already.
+        Raises `LayoutError` when another allocator of the buffer chose otherwise.
         """
         if self._is_lazy not in {None, is_lazy}:
-            raise LayoutError("the pools of one buffer are all compacted lazily or none is. Pass one lazy_compaction.")
+            raise LayoutError(
+                f"lazy_compaction={is_lazy} is not what other allocators of the buffer were made with. Pass the same."
+            )
         self._is_lazy = is_lazy
         self.chain.eager = not is_lazy
         self.moves.forward_stream = forward_stream
 
     def compact(self) -> int:
-        """Close holes, for when nothing else is to do, with a bounded number of bytes copied: the pages moved."""
+        """Close holes while the engine is idle, with a bounded number of bytes copied: the pages moved."""
         before = self.chain.num_moves
         self.chain.compact(_IDLE_COPY_BYTES)
         return self.chain.num_moves - before
@@ -205,7 +209,7 @@ class UnifiedKVPool:
             spec.entry_bytes(),
             page_size=1 if state else self.page_size,
             place=_PLACES[spec.grow_direction],
-            zero_on_take=not state,  # kernels weigh masked rows by 0, which a foreign NaN survives
+            zero_on_take=not state,  # kernels multiply masked rows by 0, which leaves a NaN in them a NaN
             align=max(part.dtype.itemsize for part in layer_parts(spec)),
         )
 

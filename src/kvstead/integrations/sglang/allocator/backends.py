@@ -1,14 +1,14 @@
-"""Which allocator of kvstead stands behind a pool, by the device that its slots live on.
+"""Which kvstead allocator stands behind a pool of SGLang's, by the device that its slots live on.
 
                        on a CPU              on any other device
     one token a page   TokenAllocator        DeviceTokenAllocator
     pages              PagedAllocator        DevicePagedAllocator
     full and window    SplitSWAAllocator     DeviceSplitSWAAllocator
-    two tiers          HiSparseAllocator     DeviceHiSparseAllocator
+    logical and hot    HiSparseAllocator     DeviceHiSparseAllocator
     windows alone      PureSWAAllocator      PureSWAAllocator, with indices copied to the host at each free
 
-The host's check every call. The device's take the caller's word, so that nothing is read back; with
-SGLANG_DEBUG_MEMORY_POOL=1 they note faults for the next audit.
+Those on the host check every call. Those on a device read nothing back, so they cannot; with SGLANG_DEBUG_MEMORY_POOL=1
+they note faults for the next audit.
 """
 
 from __future__ import annotations

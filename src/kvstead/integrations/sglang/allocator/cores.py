@@ -16,7 +16,7 @@ Segments: TypeAlias = Iterable[tuple[torch.Tensor, int]]
 
 
 class Core(Protocol):
-    """Every allocator."""
+    """What every allocator answers."""
 
     def available_size(self) -> int: ...
     def alloc(self, num_tokens: int, /) -> Slots | None: ...

@@ -170,7 +170,7 @@ class PoolOfGivenIds:
         self.free_group = []
 
     def free_group_end(self) -> None:
-        """Make available what waits."""
+        """Make the pages that wait available. Does nothing without an open group."""
         group, self.free_group = self.free_group, None
         for pages in group or ():
             self._chain.release(self._pool, pages)
