@@ -43,8 +43,8 @@ def room(pool):
 
 
 @pytest.mark.parametrize("page_size", [2, 4])
-def test_batches_of_the_scheduler_decode(page_size, monkeypatch):
-    """Its decode step frees what has left the windows, allocates and writes the rows, with the same room left."""
+def test_scheduler_decodes_on_our_allocators(page_size, monkeypatch):
+    """SGLang's decode step frees windows, allocates and writes the rows, with the same slots available afterwards."""
     lengths = [70, 9, 130, 33]
     batches = []
     for cls in (peer.SWATokenToKVPoolAllocator, SWATokenToKVPoolAllocator):
@@ -105,8 +105,8 @@ def hold(tree, prompt, held, number):
 
 @pytest.mark.parametrize("core", ["rust", "python"])
 @pytest.mark.parametrize("page_size", [1, 4])
-def test_prefix_caches_live_on_one_pool(core, page_size):
-    """Its radix cache matches, inserts and evicts on ours as on its own, with the same room after every call."""
+def test_prefix_caches_run_on_one_pool(core, page_size):
+    """SGLang's radix cache matches, inserts and evicts on ours as on its own, with the same slots available."""
     pair = {1: (peer.TokenToKVPoolAllocator, TokenToKVPoolAllocator)}.get(
         page_size, (peer.PagedTokenToKVPoolAllocator, PagedTokenToKVPoolAllocator)
     )
@@ -136,8 +136,8 @@ def test_prefix_caches_live_on_one_pool(core, page_size):
 
 @pytest.mark.parametrize("core", ["rust", "python"])
 @pytest.mark.parametrize("page_size", [1, 4])
-def test_prefix_caches_live_on_two_sides(core, page_size, monkeypatch):
-    """Its radix cache with windows pairs, tombstones and evicts either side on ours as on its own."""
+def test_prefix_caches_run_on_two_sides(core, page_size, monkeypatch):
+    """SGLang's radix cache with windows links, tombstones and evicts either side on ours as on its own."""
     pools, trees, locks, moved = [], [], ([], []), []
     clear = SWATokenToKVPoolAllocator.clear_full_to_swa_mapping
     monkeypatch.setattr(
@@ -169,8 +169,8 @@ def test_prefix_caches_live_on_two_sides(core, page_size, monkeypatch):
 
 
 @pytest.mark.parametrize("page_size", [1, 4])
-def test_rows_go_with_and_without_their_windows(page_size):
-    """What its caches do with a finished row, part of which has left the window, gives back both sides of it."""
+def test_finished_rows_free_both_sides(page_size):
+    """A finished row, part of which has left the window, frees both of its sides."""
     pools = [windowed(cls, 20, 20, page_size) for cls in (peer.SWATokenToKVPoolAllocator, SWATokenToKVPoolAllocator)]
     for pool in pools:
         row = DropIn(pool).alloc_extend([0], [10 * page_size], [-1]) if page_size > 1 else pool.alloc(10)
@@ -184,8 +184,8 @@ def test_rows_go_with_and_without_their_windows(page_size):
 
 
 @pytest.mark.parametrize("page_size", [1, 4])
-def test_its_composite_of_two_sides_stands_on_our_leaves(page_size, monkeypatch):
-    """Its own class for two sides, made of our pools, answers as it does on its own, and can be resized."""
+def test_composite_of_two_sides_runs_on_our_pools(page_size, monkeypatch):
+    """SGLang's own class for two sides, made of our pools, answers as on its own, and can be resized."""
     sizes = (20, 13, page_size)
     scripts = []
     for seed in range(6):

@@ -114,8 +114,8 @@ class HotRecorder(Recorder):
 @pytest.mark.parametrize("kept_on", ["host", "device"])
 @pytest.mark.parametrize("need_sort", [False, True])
 @pytest.mark.parametrize("page_size", [4, 16])
-def test_same_answers_and_counts_on_two_tiers(page_size, need_sort, kept_on, monkeypatch):
-    """Every null, offset, page pattern, device side and count is SGLang's, inside groups and outside."""
+def test_same_answers_and_counts_with_hot_slots(page_size, need_sort, kept_on, monkeypatch):
+    """Every None, offset, page pattern, device slot and count is SGLang's, inside groups and outside."""
     monkeypatch.setattr(backends, "is_resident", lambda _device: kept_on == "device")
     seen = set()
     for seed in range(10):
@@ -130,8 +130,8 @@ def ints(*values):
     return torch.tensor(values, dtype=torch.int64)
 
 
-def test_row_that_grows_behind_a_token_without_a_device_side():
-    """SGLang puts the new tokens into the device tier's padding; ours raises."""
+def test_row_that_grows_behind_a_token_without_a_device_slot_raises():
+    """SGLang puts the new tokens into the padding of the device side; ours raises."""
     sides = theirs(4), HotDropIn(tiered(NUM_PAGES * 4, 4))
     for side in sides:
         row = side.alloc_logical_only([0], [6], [-1])
@@ -141,8 +141,8 @@ def test_row_that_grows_behind_a_token_without_a_device_side():
         sides[1].alloc_extend([6], [8], last)
 
 
-def test_row_freed_twice_on_two_tiers():
-    """SGLang lists the logical page twice, though its mapping knows that the device side is gone; ours raises."""
+def test_row_with_hot_slots_freed_twice_raises():
+    """SGLang lists the logical page twice, though its mapping knows that the device slots are gone; ours raises."""
     sides = theirs(4), HotDropIn(tiered(NUM_PAGES * 4, 4))
     for side in sides:
         side.alloc_extend([0], [4], [-1])
@@ -154,7 +154,7 @@ def test_row_freed_twice_on_two_tiers():
         sides[1].free(row)
 
 
-def test_buffer_freed_twice():
+def test_buffer_freed_twice_raises():
     """SGLang lists the device page twice; ours raises."""
     sides = theirs(4), HotDropIn(tiered(NUM_PAGES * 4, 4))
     for side in sides:

@@ -80,7 +80,7 @@ CASES = list(cases())
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
 def test_same_answers_and_counts_as_sglang(case):
-    """Every null, offset, page pattern and count is SGLang's, and the slots themselves where its order is a promise."""
+    """Every None, offset, page pattern and count is SGLang's, and so are the slots where their order is a contract."""
     answers = set()
     for seed in range(NUM_SCRIPTS):
         script = case.recorder(case.theirs(), seed).record(f"{case.name} {seed}", case.kind, NUM_OPS)
@@ -92,7 +92,7 @@ def test_same_answers_and_counts_as_sglang(case):
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
 def test_same_answers_where_books_live_on_the_device(case, monkeypatch):
-    """The same, of fewer scripts, with the leaves that stand in on an accelerator."""
+    """The same holds, of fewer scripts, for the allocators that are used on an accelerator."""
     monkeypatch.setattr(backends, "is_resident", lambda _device: True)
     for seed in range(NUM_SCRIPTS, NUM_SCRIPTS + 4):
         script = case.recorder(case.theirs(), seed).record(f"{case.name} {seed}", case.kind, NUM_OPS)
