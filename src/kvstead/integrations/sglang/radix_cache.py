@@ -195,7 +195,7 @@ class RadixCache:
         return to_device(self.core.slots(node.core), self.device)
 
     def evictable_size(self) -> int:
-        """Tokens that eviction can give back."""
+        """Tokens that can be evicted."""
         return self.core.evictable_tokens
 
     def protected_size(self) -> int:

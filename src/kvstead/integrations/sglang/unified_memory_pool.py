@@ -74,7 +74,7 @@ class UnifiedKVPool:
     here needs them. `chain` and `arena` are kvstead's; `moves` says when pages may move. Pages of tokens are zeroed
     when they are handed out.
 
-    Raises `LayoutError` for pools that make no chain or have no room for a page, or states whose dtypes do not line up,
+    Raises `LayoutError` for pools that make no chain or cannot hold a page, or states whose dtypes do not line up,
     `NotImplementedError` for a memory saver, backing after capture, or entries with a draft's parts.
     """
 
@@ -96,10 +96,10 @@ class UnifiedKVPool:
         bs1_floor_terms: Any = None,
         fused_draft: Any = None,
     ) -> None:
-        if enable_memory_saver or post_capture_active or fused_draft or any(s.draft_region for s in sub_pool_specs):
+        has_draft = fused_draft or any(spec.draft_region for spec in sub_pool_specs)
+        if enable_memory_saver or post_capture_active or has_draft:
             raise NotImplementedError(
-                "A memory saver, backing after capture and fused drafts are not supported. Turn them off, or use "
-                "SGLang's own buffer."
+                "A memory saver, backing after capture and fused drafts are not supported. Use SGLang's own buffer."
             )
         ends = sorted(spec.grow_direction for spec in sub_pool_specs if spec.grow_direction != "float")
         if ends != ["down", "up"]:

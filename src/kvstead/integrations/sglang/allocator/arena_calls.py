@@ -1,4 +1,4 @@
-"""The calls of SGLang's allocators over a unified buffer, whatever pools it has, that are about ids and places."""
+"""The calls about ids and places of all SGLang's allocators over a unified buffer, and views of its pools."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from kvstead.integrations.sglang.unified_memory_pool import UnifiedKVPool
 class ArenaCalls(ABC):
     """The part of an allocator whose slots keep their ids while their bytes move. It goes before `CoreCalls`.
 
-    `full_attn_allocator` is a view of the pool "full". The books are on the host on every device: indices on a device
-    are copied there, once a call, which waits for it.
+    `full_attn_allocator` is a view of the pool "full". Pages are kept on the host for every device: indices on a
+    device are copied there, once a call, which waits for it.
     """
 
     core: Any  # the kvstead allocator of the same pools

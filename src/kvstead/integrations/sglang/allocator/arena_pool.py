@@ -41,7 +41,7 @@ class BufferCalls(ABC):
         self.unified_buffer.moves.forward_done = event
 
     def set_inflight_forward(self, forward_done: Any, out_cache_loc_virtual: Any) -> None:
-        """As `set_latest_forward_done_event`; moves wait for the whole pass, whatever slots it writes."""
+        """As `set_latest_forward_done_event`; moves wait for the whole pass, not only for the slots it writes."""
         self.unified_buffer.moves.forward_done = forward_done
 
     def flush_opportunistic(self) -> int:
@@ -62,8 +62,8 @@ class ArenaPool(BufferCalls):
     physical_slots: where slots lie now, as `kvstead.allocators.MultiEndedAllocator.physical_slots`. window_pages: for a
     window pool, whose ids are those of full pages: the window page of each full page, 0 for none, -1 at the end.
 
-    Pages are counted from byte 0. What other classes of SGLang's decide (which neighbour gives way, what may be reused
-    when) is decided by the chain: neighbours are linked from the start, and frees leave nothing pending.
+    Pages are counted from byte 0. The chain decides which neighbour gives way and what may be reused when, so there
+    are no neighbours to link, and frees leave nothing pending.
 
     Raises `LayoutError` for an unknown pool.
     """

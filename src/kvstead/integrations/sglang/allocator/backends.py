@@ -35,11 +35,11 @@ from kvstead.integrations.sglang.allocator.ring_windows import RingAllocator
 Device: TypeAlias = str | torch.device
 OnePool: TypeAlias = PagedAllocator | DevicePagedAllocator
 TwoPools: TypeAlias = SplitSWAAllocator | DeviceSplitSWAAllocator
-TwoTiers: TypeAlias = HiSparseAllocator | DeviceHiSparseAllocator
+HotPools: TypeAlias = HiSparseAllocator | DeviceHiSparseAllocator
 
 
 def is_resident(device: Device) -> bool:
-    """Whether the books of a pool on `device` live there too."""
+    """Whether a pool on `device` has its free list there too."""
     return torch.device(device).type != "cpu"
 
 
@@ -74,7 +74,7 @@ def window_pools(full_size: int, swa_size: int, page_size: int, device: Device, 
     return SplitSWAAllocator(*sizes, device=device, order="lowest" if need_sort else order)
 
 
-def hot_pools(size: int, page_size: int, device: Device, need_sort: bool, ratio: int) -> TwoTiers:
+def hot_pools(size: int, page_size: int, device: Device, need_sort: bool, ratio: int) -> HotPools:
     """`size` device slots and `ratio` times as many logical ones, in pages; freed pages are reused first."""
     if is_resident(device):
         order = "sorted" if need_sort else "lifo"

@@ -1,4 +1,4 @@
-"""The calls of SGLang's allocators, passed on to an allocator of kvstead's that keeps the books: the core."""
+"""The calls of SGLang's allocators, passed on to the kvstead allocator that keeps the pages: the core."""
 
 from __future__ import annotations
 

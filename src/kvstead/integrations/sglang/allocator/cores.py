@@ -1,4 +1,4 @@
-"""What the drop-in asks of the kvstead allocators behind it, which keep the books on the host or on a device.
+"""What the drop-in asks of the kvstead allocators behind it, which keep their free lists on the host or on a device.
 
 Slots come and go as tensors on the pool's device, lengths of rows on the host. See `kvstead.allocators` for each call.
 """
@@ -16,7 +16,7 @@ Segments: TypeAlias = Iterable[tuple[torch.Tensor, int]]
 
 
 class Core(Protocol):
-    """What every allocator answers."""
+    """The calls that every allocator answers."""
 
     def available_size(self) -> int: ...
     def alloc(self, num_tokens: int, /) -> Slots | None: ...

@@ -1,7 +1,6 @@
 """SGLang's allocators for models that keep all tokens on the host and the hot ones on the device as well.
 
-The books of the compressed one are on the host, whatever the device: a call that is handed indices on a device copies
-them.
+The compressed one keeps its pages on the host for every device: a call with indices on a device copies them.
 """
 
 from __future__ import annotations
@@ -69,7 +68,7 @@ class HiSparseTokenToKVPoolAllocator(HotCalls, CoreCalls, BaseTokenToKVPoolAlloc
         for size in (capacity, device_buffer_size):
             if size < 0 or size % self.page_size:
                 raise MisalignedSize(
-                    f"{size} slots are no whole number of pages of {self.page_size}. Ask for a multiple, or for 0."
+                    f"{size} slots are not a whole number of pages of {self.page_size}. Ask for a multiple, or for 0."
                 )
         self._scratch_size = capacity
         self._buffer_size = device_buffer_size if capacity else 0
@@ -97,8 +96,8 @@ class HiSparseTokenToKVPoolAllocator(HotCalls, CoreCalls, BaseTokenToKVPoolAlloc
 class DeepSeekV4HiSparseTokenToKVPoolAllocator(HotCalls, CoreCalls, WindowCalls, BaseTokenToKVPoolAllocator):
     """A full side, a window side and, for every four tokens of the full one, a slot of the compressed device pool.
 
-    logical_attn_allocator: a new `SWATokenToKVPoolAllocator`, whose books are those of all sides from now on. Frees of
-    all sides wait for the end of the one group. Raises `LayoutError` when one of its pages does not fill one page of
+    logical_attn_allocator: a new `SWATokenToKVPoolAllocator`; from now on its core keeps the pages of all sides. Frees
+    of all sides wait for the end of the one group. Raises `LayoutError` when one of its pages does not fill one page of
     the compressed pool.
     """
 
@@ -109,8 +108,8 @@ class DeepSeekV4HiSparseTokenToKVPoolAllocator(HotCalls, CoreCalls, WindowCalls,
         logical, pool = logical_attn_allocator, logical_attn_allocator.get_kvcache().c4_kv_pool
         if logical.page_size != self.compress_ratio * pool.page_size:
             raise LayoutError(
-                f"pages of {logical.page_size} tokens do not fill pages of {pool.page_size} slots, four tokens a slot. "
-                "Use a page size four times that of the compressed pool."
+                f"page size {logical.page_size} is not four times that of the compressed pool, {pool.page_size}, "
+                "which has a slot for four tokens. Use such a page size."
             )
         self.logical_attn_allocator, self.hisparse_kvcache = logical, pool
         super().__init__(
@@ -132,7 +131,7 @@ class DeepSeekV4HiSparseTokenToKVPoolAllocator(HotCalls, CoreCalls, WindowCalls,
 
     def alloc(self, need_size: int) -> torch.Tensor | None:
         """Raise `NotImplementedError`: rows of this model grow by `alloc_extend`."""
-        raise NotImplementedError("Whole pages are not handed out here. Use alloc_extend or alloc_decode.")
+        raise NotImplementedError("alloc is not supported: rows of this model grow. Use alloc_extend or alloc_decode.")
 
     def alloc_extend(self, *args: Any, **kwargs: Any) -> torch.Tensor | None:
         """Grow rows; entries that become whole get device slots. As `CoreCalls.alloc_extend`."""

@@ -19,7 +19,7 @@ class HotCalls(ABC):
 
     full_to_hisparse_device_index_mapping: int64 on the device, by logical entry, 0 for none, and -1 in the last one.
     One tensor for the allocator's whole life, handed to the pool once. SGLang's coordinator writes to it, to point new
-    tokens at its buffers; that changes nothing in the books, and a free undoes it.
+    tokens at its buffers; what a row holds does not change with it, and a free undoes it.
 
     hisparse_attn_allocator: a view of the hot side, whose slots are buffers and stand for no token.
     """

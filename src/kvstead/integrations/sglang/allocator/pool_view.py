@@ -30,7 +30,7 @@ class PoolCalls:
 
 
 class PoolView(BaseTokenToKVPoolAllocator):
-    """A view of one pool of `owner`: the owner keeps the books, and its free group is that of the view.
+    """A view of one pool of `owner`, which keeps the pages and has the free group.
 
     calls: what the owner does for the view. size: slots of this pool. kvcache: the tensors that its slots index.
     page_size: the owner's, if not given.

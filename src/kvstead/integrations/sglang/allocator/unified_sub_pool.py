@@ -22,7 +22,7 @@ from kvstead.kernels.arrays import Integers, hand_out, to_host
 class MultiEndedAllocator(ArenaPool, CoreCalls, BaseTokenToKVPoolAllocator):
     """The slots of one pool, which keep their ids while their bytes move.
 
-    is_id_owner: whether this allocator hands ids out, first freed, first reused; one that does not is given them
+    is_id_owner: whether this allocator hands out ids, first freed, first reused; otherwise callers bring them
     (`alloc_with_virtual`). page_size: the buffer's, 1 for a pool of states. lazy_compaction: the same for all pools of
     a buffer. forward_stream: what moves wait for as long as there is no event. kernel_page_multiplier,
     shards_under_dcp, virtual_num_pages: rows are physical slots and all tables reach over all ids, so 1, False and any.
@@ -116,7 +116,7 @@ class MultiEndedAllocator(ArenaPool, CoreCalls, BaseTokenToKVPoolAllocator):
 
 
 class PoolOfGivenIds:
-    """The pool `pool` of `chain`, for a caller who brings the ids of pages; nobody else may take from it.
+    """The pool `pool` of `chain`, for a caller that brings the ids of pages; nothing else may take from it.
 
     Frees, groups and errors are those of a `kvstead.allocators.Allocator`. free_group: None, or the pages of each free.
     """
