@@ -81,6 +81,7 @@ class UnifiedKVPool:
     post_capture_active = False
     post_capture_backed_bytes = 0
     fused_draft = None
+    _is_lazy: bool | None = None
     active_allocation_bytes = AttributeOf[int]("total_bytes")  # all may be read and written
 
     def __init__(
@@ -123,7 +124,6 @@ class UnifiedKVPool:
         self._views = {
             name: [self._view(name, part) for part in layer_parts(spec)] for name, spec in self._specs.items()
         }
-        self._is_lazy: bool | None = None
 
     @property
     def _raw(self) -> torch.Tensor:
