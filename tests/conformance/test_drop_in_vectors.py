@@ -18,15 +18,15 @@ class Narrow(DropIn):
     """The class for devices that index by int32, its answers widened for the comparison."""
 
     def alloc(self, n):
-        """As everywhere."""
+        """Slots, widened to int64."""
         return self._wide(super().alloc(n))
 
     def alloc_extend(self, prefix_lens, seq_lens, last_locs):
-        """As everywhere."""
+        """Slots, widened to int64."""
         return self._wide(super().alloc_extend(prefix_lens, seq_lens, last_locs))
 
     def alloc_decode(self, seq_lens, last_locs):
-        """As everywhere."""
+        """Slots, widened to int64."""
         return self._wide(super().alloc_decode(seq_lens, last_locs))
 
     def _wide(self, slots):
@@ -51,7 +51,7 @@ def subjects(script: Script, *, need_sort: bool) -> list[DropIn]:
 
 @pytest.fixture
 def on_device(monkeypatch):
-    """Puts the leaves for accelerators on the CPU."""
+    """Uses the allocators for accelerators on the CPU."""
     monkeypatch.setattr(backends, "is_resident", lambda _device: True)
 
 

@@ -25,7 +25,7 @@ SPAN = 8
 
 @pytest.fixture(params=["host", "device"], autouse=True)
 def kept_on(request, monkeypatch):
-    """Our books on the host, or where they are on an accelerator."""
+    """Our free lists on the host, or where they are on an accelerator."""
     monkeypatch.setattr(backends, "is_resident", lambda _device: request.param == "device")
 
 
@@ -38,7 +38,7 @@ def windowed(cls, num_pages, num_windows, page_size):
     return cls(*sizes, torch.bfloat16, "cpu", Storage(), need_sort=False)
 
 
-def room(pool):
+def available(pool):
     return pool.full_available_size(), pool.swa_available_size()
 
 
@@ -59,7 +59,7 @@ def test_scheduler_decodes_on_our_allocators(page_size, monkeypatch):
         for batch in batches:
             batch.commit()
         assert batches[0].released() == batches[1].released()
-        assert room(pools[0]) == room(pools[1])
+        assert available(pools[0]) == available(pools[1])
     assert batches[1].released() > 0
     assert pools[1].verify_byte_accounting() == []
 
@@ -77,7 +77,7 @@ def prompts(page_size, count):
 
 
 def live(tree, prompt, *, afresh):
-    """A prompt is matched, given the slots it lacks, and cached; room is made where there is too little.
+    """A prompt is matched, given the slots it lacks, and cached; evictions make room where there is too little.
 
     afresh: it does not use what was matched, and hands that part in as a duplicate, to be freed or kept.
     """
@@ -155,7 +155,7 @@ def test_prefix_caches_run_on_two_sides(core, page_size, monkeypatch):
                 tree.evict_windows_call(lacking)()
         seen = [live(tree, prompt, afresh=number % 3 == 0) for tree in trees]
         assert seen[0] == seen[1]
-        assert room(pools[0]) == room(pools[1])
+        assert available(pools[0]) == available(pools[1])
         for tree, held in zip(trees, locks, strict=True):
             hold(tree, prompt, held, number)
     assert moved, "windows moved from duplicates to rows that are in use"
@@ -164,7 +164,7 @@ def test_prefix_caches_run_on_two_sides(core, page_size, monkeypatch):
             tree._tree.unlock(lock)
         tree.evict_windows_call(10**6)()
         tree.evict_call(10**6)()
-    assert room(pools[1]) == (pools[1].size_full, pools[1].size_swa)
+    assert available(pools[1]) == (pools[1].size_full, pools[1].size_swa)
     assert pools[1].verify_byte_accounting() == []
 
 
@@ -179,7 +179,7 @@ def test_finished_rows_free_both_sides(page_size):
         kept = [(row[: 4 * page_size], 0), (row[5 * page_size :], 5 * page_size)]
         free_kv_row_segments(pool, kept, swa_evicted_seqlen=6 * page_size, swa_dead_lo=2 * page_size)
         pool.free_group_end()
-    assert room(pools[0]) == room(pools[1]) == (19 * page_size, 20 * page_size)
+    assert available(pools[0]) == available(pools[1]) == (19 * page_size, 20 * page_size)
     assert pools[1].verify_byte_accounting() == []
 
 
@@ -199,4 +199,4 @@ def test_composite_of_two_sides_runs_on_our_pools(page_size, monkeypatch):
         replay(script, DropIn(pool), exact=page_size == 1)
         pool.full_attn_allocator.core.audit()
     pool.resize(type("Config", (), {"full_max_total_num_tokens": 8 * page_size, "swa_max_total_num_tokens": page_size}))
-    assert room(pool) == (8 * page_size, page_size)
+    assert available(pool) == (8 * page_size, page_size)

@@ -1,4 +1,4 @@
-"""Calls on which SGLang goes wrong without a word: what it does, and what ours does instead."""
+"""Calls on which SGLang fails silently: what it does, and what ours does instead."""
 
 import peer
 import pytest
@@ -42,7 +42,7 @@ def num_distinct(pages):
 
 
 def refused(error, allocator, call, *args, **kwargs):
-    """Ours raises, and has as much room as before."""
+    """Ours raises, and has as much available as before."""
     before = allocator.available_size(), allocator.core.parked_size()
     with pytest.raises(error):
         call(*args, **kwargs)
@@ -255,7 +255,7 @@ def windowed(size=32, size_swa=32, page_size=4):
 
 
 def sides(allocator):
-    """Room on the full side and on the window side."""
+    """Available slots of the full side and of the window side."""
     return allocator.full_available_size(), allocator.swa_available_size()
 
 

@@ -61,7 +61,7 @@ def test_lengths_locks_and_sizes_are_sglangs(page_size, policy):
 @pytest.mark.parametrize("policy", ORDERED)
 @pytest.mark.parametrize("page_size", PAGE_SIZES)
 def test_victims_are_sglangs_where_matches_end_between_nodes(page_size, policy):
-    """The same nodes are evicted first by every policy of times and priorities, however many tokens are evicted."""
+    """The same nodes are evicted first by every policy of times and priorities, for any number of tokens."""
     for seed in range(10):
         run_script_of_whole_nodes(pair(page_size, policy), page_size, seed)
 

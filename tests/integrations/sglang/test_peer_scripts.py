@@ -44,7 +44,7 @@ def case(name, kind, recorder, theirs, ours, *sizes, need_sort=False, exact=Fals
 
 
 def ringed(cls, page_size):
-    """A factory of a class whose windows lie in a ring of each request's own, with room for three requests."""
+    """A factory of a class whose windows lie in a ring of each request's own, for three requests."""
     sizes = (NUM_PAGES * page_size, NUM_WINDOWS * page_size, page_size)
     rows = SimpleNamespace(available_size=lambda: 3)
     return lambda: DropIn(cls(*sizes, torch.bfloat16, "cpu", Rings(), need_sort=False, req_to_token_pool=rows))

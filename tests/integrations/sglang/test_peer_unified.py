@@ -59,8 +59,8 @@ def pair(kind, page_size=4, *, is_lazy=True):
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("page_size", PAGE_SIZES)
 def test_same_calls_on_eager_buffers(kind, page_size):
-    """Where pages move at every free, both have the same room at every step, the same pages but for names, and lose
-    no byte; with three pools SGLang may have less.
+    """Where pages move at every free, both have the same capacity at every step and the same pages under other names,
+    and lose no byte; with three pools SGLang may have less.
     """
     for seed in range(3):
         sides = pair(kind, page_size, is_lazy=False)

@@ -341,7 +341,7 @@ def ringed(num_rows, ring_size=6, page_size=4):
 
 @pytest.mark.parametrize("page_size", [1, 4])
 def test_windows_in_rings_take_no_pages(page_size):
-    """Available windows follow from available requests; calls about windows change nothing; full pages are as ever."""
+    """Available windows follow from available requests, calls about windows do nothing, and full pages are as usual."""
     num_rows = [3]
     allocator = ringed(num_rows, page_size=page_size)
     ring = -(-6 // page_size) * page_size
@@ -387,7 +387,7 @@ def test_only_allocators_with_rings_are_reported_as_such():
 
 @pytest.fixture
 def on_device(monkeypatch):
-    """Puts the leaves for accelerators on the CPU."""
+    """Uses the allocators for accelerators on the CPU."""
     monkeypatch.setattr(backends, "is_resident", lambda _device: True)
 
 

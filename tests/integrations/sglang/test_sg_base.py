@@ -8,7 +8,7 @@ from kvstead.integrations.sglang.allocator.base import BaseTokenToKVPoolAllocato
 
 
 class Recorder(BaseTokenToKVPoolAllocator):
-    """What somebody else may hang below the base: no lists, a `clear` that does nothing, and its own `free`."""
+    """A third party's subclass of the base: no lists, a `clear` that does nothing, and its own `free`."""
 
     def __init__(self, page_size=4):
         """Sets nothing but what it counts."""
@@ -19,7 +19,7 @@ class Recorder(BaseTokenToKVPoolAllocator):
         """Nothing."""
 
     def alloc(self, need_size):
-        """Nothing to give, however much is asked for."""
+        """Nothing, for any number of slots."""
         assert need_size >= 0
 
     def free(self, free_index):

@@ -16,7 +16,7 @@ from paths import SHARED, needs_shared
 
 
 class DevicePool:
-    """In the place of a pool with a device side."""
+    """Stands for a pool with a device side."""
 
     dtype, device = torch.bfloat16, "cpu"
 
@@ -36,7 +36,7 @@ class WindowStorage(Storage):
         self.c4_logical_size = full // 4
 
 
-def tiered(size=24, page_size=4, ratio=2, *, need_sort=False):
+def hot_allocator(size=24, page_size=4, ratio=2, *, need_sort=False):
     return HiSparseTokenToKVPoolAllocator(
         size, page_size, torch.bfloat16, "cpu", DevicePool(), need_sort, host_to_device_ratio=ratio
     )
@@ -71,17 +71,17 @@ class HotDropIn(DropIn):
         return found
 
     def logical_available_size(self):
-        """The logical tier's."""
+        """The logical side's."""
         return self.inner.logical_attn_allocator.available_size()
 
     def device_available_size(self):
-        """The device tier's."""
+        """The hot side's."""
         return self.inner.hisparse_attn_allocator.available_size()
 
 
 @pytest.fixture(params=["host", "device"])
 def kept_on(request, monkeypatch):
-    """The books on the host, or where they are on an accelerator."""
+    """The free lists on the host, or where they are on an accelerator."""
     monkeypatch.setattr(backends, "is_resident", lambda _device: request.param == "device")
 
 
@@ -93,13 +93,13 @@ def test_recorded_answers_are_given_through_the_drop_in(need_sort):
     scripts = list(read_scripts(SHARED / "conformance" / "hisparse.jsonl"))
     assert len(scripts) == 34
     for script in scripts[need_sort::2]:
-        replay(script, HotDropIn(tiered(script.size, script.page_size, need_sort=need_sort)))
+        replay(script, HotDropIn(hot_allocator(script.size, script.page_size, need_sort=need_sort)))
 
 
 @pytest.mark.usefixtures("kept_on")
 def test_sizes_are_those_of_the_logical_side():
     """`size` counts logical slots, as rows do; the views of both sides have their own sizes."""
-    allocator = tiered(24, 4, 3)
+    allocator = hot_allocator(24, 4, 3)
     assert (allocator.size, allocator.size_full, allocator.available_size()) == (72, 72, 24)
     logical, device = allocator.logical_attn_allocator, allocator.hisparse_attn_allocator
     assert (logical.size, logical.num_pages, logical.available_size()) == (72, 18, 72)
@@ -108,9 +108,9 @@ def test_sizes_are_those_of_the_logical_side():
     assert allocator.free_pages is None
     assert logical.free_pages.tolist() == list(range(1, 19))
     assert device.free_pages.tolist() == list(range(1, 7))
-    for tier in (logical, device):
+    for view in (logical, device):
         with pytest.raises(NotImplementedError, match=r"\. "):
-            tier.clear()
+            view.clear()
     with pytest.raises(NotImplementedError, match=r"\. "):
         allocator.resize(SimpleNamespace(max_total_num_tokens=8))
 
@@ -118,7 +118,7 @@ def test_sizes_are_those_of_the_logical_side():
 @pytest.mark.usefixtures("kept_on")
 def test_one_side_can_be_used_alone():
     """Scratch and buffers come from the hot side, rows without device slots from the logical one."""
-    allocator = tiered()
+    allocator = hot_allocator()
     logical, device = allocator.logical_attn_allocator, allocator.hisparse_attn_allocator
     scratch = device.alloc(8)
     assert (allocator.available_size(), device.available_size()) == (16, 16)
@@ -137,7 +137,7 @@ def test_one_side_can_be_used_alone():
 
 def test_writes_of_the_coordinator_do_not_change_what_is_freed():
     """A mapping that points at a buffer, or no longer at anything, never makes a free take what is not the row's."""
-    allocator = tiered()
+    allocator = hot_allocator()
     mapping = allocator.full_to_hisparse_device_index_mapping
     assert mapping is allocator.get_kvcache().mapping
     row = grow(allocator, [0], [6], [-1])
@@ -165,7 +165,7 @@ def test_writes_of_the_coordinator_do_not_change_what_is_freed():
 @pytest.mark.usefixtures("kept_on")
 def test_frees_in_a_group_take_effect_at_once():
     """Between begin and end each free has cleared its mapping when it returns."""
-    allocator = tiered()
+    allocator = hot_allocator()
     rows = [grow(allocator, [0], [8], [-1]) for _ in range(2)]
     allocator.free_group_begin()
     assert allocator.free_group is None
@@ -179,7 +179,7 @@ def test_frees_in_a_group_take_effect_at_once():
 
 def test_row_without_device_slots_does_not_grow_into_the_padding():
     """Where SGLang's class hands out slots 1 and 2, ours raises."""
-    allocator = tiered()
+    allocator = hot_allocator()
     row = grow(allocator, [0], [5], [-1], "alloc_logical_only")
     with pytest.raises(UseAfterFree, match=r"alloc_logical_only"):
         grow(allocator, [5], [7], row[-1:])
@@ -188,7 +188,7 @@ def test_row_without_device_slots_does_not_grow_into_the_padding():
 
 def test_requests_reserve_their_buffers():
     """The tokens of a prompt count towards the buffer, scratch is charged once, and only whole pages count."""
-    allocator = tiered()
+    allocator = hot_allocator()
     assert allocator.request_slot_reserve(has_req_pool_slot=False) == 0
     allocator.configure_spec_scratch(8, device_buffer_size=12)
     assert allocator.request_slot_reserve(has_req_pool_slot=False) == 20
@@ -280,4 +280,4 @@ def test_compressed_pool_of_another_page_size_is_refused():
     with pytest.raises(LayoutError, match=r"\. "):
         DeepSeekV4HiSparseTokenToKVPoolAllocator(logical)
     with pytest.raises(InvalidSize):
-        tiered(ratio=0)
+        hot_allocator(ratio=0)

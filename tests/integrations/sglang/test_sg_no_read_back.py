@@ -14,7 +14,7 @@ from kvstead.integrations.sglang.allocator.token import TokenToKVPoolAllocator
 
 @pytest.fixture(autouse=True)
 def on_device(monkeypatch):
-    """Puts the leaves for accelerators on the CPU, too."""
+    """Uses the allocators for accelerators on the CPU, too."""
     monkeypatch.setattr(backends, "is_resident", lambda _device: True)
 
 
@@ -23,7 +23,7 @@ def make(cls, device, *sizes, need_sort=False):
 
 
 def step(allocator, device, index_dtype=torch.int64):
-    """A batch comes in, decodes, and goes in one group."""
+    """A batch starts, decodes, and is freed in one group."""
     prefix, seq = torch.tensor([0, 0]), torch.tensor([7, 9])
     unread, last = torch.zeros(2, device=device), torch.full((2,), -1, device=device)
     with NoWait(device):

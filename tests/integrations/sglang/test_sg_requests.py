@@ -149,7 +149,7 @@ def test_attached_cache_follows_the_rows():
 
 @pytest.fixture(params=[False, True], ids=["host", "device"])
 def states(request, monkeypatch):
-    """Six states, on the leaves of either place."""
+    """Six states, on the host or where they are on an accelerator."""
     monkeypatch.setattr(backends, "is_resident", lambda _device: request.param)
     return MambaSlotAllocator(6, "cpu")
 

@@ -64,25 +64,25 @@ def pools_of(allocator):
     return {pool: getattr(allocator, name) for pool, name in names.items() if hasattr(allocator, name)}
 
 
-def room(allocator, *names):
+def capacity(allocator, *names):
     """The most pages that each of some pools can take at once, counted up."""
     return next(n for n in itertools.count() if not packs(allocator, dict.fromkeys(names, n + 1)))
 
 
 class Checked(Script):
-    """A script on one allocator whose rooms are held against packings counted out."""
+    """A script on one allocator, whose capacities are compared with packings that are counted out."""
 
     def compare(self):
-        """As ever, and the rooms."""
+        """As in every script, and the capacities."""
         super().compare()
         inner = self.sides[0].inner
         if not self.in_group:
             names = [name for name in pools_of(inner) if name != "mamba"]
             ids = inner.full_attn_allocator.num_virtual_ids - 1 - inner.full_attn_allocator.live_page_count
-            assert inner.available_size() == min(room(inner, *names), ids) * self.page_size
+            assert inner.available_size() == min(capacity(inner, *names), ids) * self.page_size
             assert inner.size_full >= inner.full_available_size() >= inner.available_size()
             if hasattr(inner, "mamba_allocator"):
-                assert inner.mamba_allocator.available_size() == room(inner, "mamba")
+                assert inner.mamba_allocator.available_size() == capacity(inner, "mamba")
         for pool in pools_of(inner).values():
             facts(pool)
 
@@ -531,7 +531,7 @@ def test_bytes_of_tokens_serve_states(kind):
 
 
 def test_size_of_tokens_beside_states_is_what_they_leave():
-    """Available and held tokens make up the size, whatever the states take."""
+    """Available and held tokens make up the size, for any number of states."""
     allocator = allocator_of("states", 4)
     for _ in range(3):
         allocator.alloc(8)

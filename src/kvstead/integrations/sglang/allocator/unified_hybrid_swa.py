@@ -169,8 +169,6 @@ class UnifiedSWATokenToKVPoolAllocator(UnifiedSWAAllocatorBase):
 class UnifiedMambaSWATokenToKVPoolAllocator(StateAdmission, UnifiedSWAAllocatorBase):
     """A `UnifiedSWAAllocatorBase` with states in the pool "mamba". mamba_kvcache: what their slots index."""
 
-    core: UnifiedMambaSWAAllocator
-
     def __init__(self, *, mamba_kvcache: Any, **settings: Any) -> None:
         super().__init__(**settings)
         self.mamba_allocator = state_view(self, mamba_kvcache)

@@ -82,5 +82,5 @@ class UnifiedMambaTokenToKVPoolAllocator(
         """Figures for the scheduler's log line."""
         return f"#available: {self.available_size()}, #mamba-available: {self.mamba_allocator.available_size()}, "
 
-    def _new_core(self) -> UnifiedMambaAllocator:
+    def _new_core(self) -> Any:
         return UnifiedMambaAllocator.over(self.unified_buffer.chain, order="fifo")
