@@ -351,7 +351,7 @@ def test_only_owners_hand_out_ids():
     """The wrong call raises and names the right one."""
     buffer = make_buffer(OURS, "windows", 4)
     owner, guest = pool_of(buffer, "full"), pool_of(buffer, "swa", is_id_owner=False)
-    with pytest.raises(LayoutError, match="use alloc"):
+    with pytest.raises(LayoutError, match="Use alloc"):
         owner.alloc_with_virtual(ints([1]))
     wrong = (lambda: guest.alloc(4), lambda: Side(guest, 4).alloc_extend([0], [1], [-1]))
     for ask in (*wrong, lambda: Side(guest, 4).alloc_decode([1], [-1])):

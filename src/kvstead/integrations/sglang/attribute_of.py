@@ -22,3 +22,6 @@ class AttributeOf(Generic[T_co]):
 
     def __get__(self, instance: object | None, owner: type) -> Any:
         return self if instance is None else self._read(instance)
+
+    def __set__(self, instance: object, value: Any) -> None:
+        raise AttributeError(f"{type(instance).__name__} reads this attribute from a part and cannot set it.")

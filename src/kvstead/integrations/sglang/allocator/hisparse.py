@@ -51,18 +51,6 @@ class HiSparseTokenToKVPoolAllocator(HotCalls, CoreCalls, BaseTokenToKVPoolAlloc
         self.hisparse_attn_allocator = self._device_view()
         kvcache.register_mapping(self.full_to_hisparse_device_index_mapping)
 
-    def alloc_logical_only(
-        self,
-        prefix_lens: torch.Tensor,
-        prefix_lens_cpu: torch.Tensor,
-        seq_lens: torch.Tensor,
-        seq_lens_cpu: torch.Tensor,
-        last_loc: torch.Tensor,
-        extend_num_tokens: int,
-    ) -> torch.Tensor | None:
-        """As `alloc_extend`, but without device slots."""
-        return self.core.alloc_logical_only(prefix_lens_cpu, seq_lens_cpu, last_loc)
-
     def configure_spec_scratch(self, capacity: int, *, device_buffer_size: int = 0) -> None:
         """Note what each request takes on the device beside its tokens. Raises `MisalignedSize` for parts of pages."""
         for size in (capacity, device_buffer_size):
@@ -140,18 +128,6 @@ class DeepSeekV4HiSparseTokenToKVPoolAllocator(HotCalls, CoreCalls, WindowCalls,
             self._hot_mapping.write(slots)
         return slots
 
-    def alloc_logical_only(
-        self,
-        prefix_lens: torch.Tensor,
-        prefix_lens_cpu: torch.Tensor,
-        seq_lens: torch.Tensor,
-        seq_lens_cpu: torch.Tensor,
-        last_loc: torch.Tensor,
-        extend_num_tokens: int,
-    ) -> torch.Tensor | None:
-        """As `alloc_extend`, but without device slots."""
-        return self._handed_out(self.core.alloc_logical_only(prefix_lens_cpu, seq_lens_cpu, last_loc))
-
     def free_full(self, free_indices: torch.Tensor) -> None:
         """As `free`: window and device pages that are left are freed too."""
         self.free(free_indices)
@@ -188,9 +164,12 @@ class DeepSeekV4HiSparseTokenToKVPoolAllocator(HotCalls, CoreCalls, WindowCalls,
         sizes = self._size_full, self._size_swa, self.hisparse_kvcache.size, self.page_size
         return CompressedHiSparseAllocator(*sizes, device=self.device, order=order)
 
-    def _handed_out(self, slots: torch.Tensor | None) -> torch.Tensor | None:
-        """Note the window slots alone: only `alloc_extend` hands out device slots."""
+    def _write_windows(self, slots: torch.Tensor | None) -> None:
         if slots is not None:
             for mapping in self.logical_attn_allocator.mappings:
                 mapping.write(slots)
+
+    def _handed_out(self, slots: torch.Tensor | None) -> torch.Tensor | None:
+        """Note the window slots alone: only `alloc_extend` hands out device slots."""
+        self._write_windows(slots)
         return slots

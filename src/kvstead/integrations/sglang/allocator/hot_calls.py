@@ -37,6 +37,20 @@ class HotCalls(ABC):
         """Device slots of a page, one an entry."""
         return self.page_size // self.compress_ratio
 
+    def alloc_logical_only(
+        self,
+        prefix_lens: torch.Tensor,
+        prefix_lens_cpu: torch.Tensor,
+        seq_lens: torch.Tensor,
+        seq_lens_cpu: torch.Tensor,
+        last_loc: torch.Tensor,
+        extend_num_tokens: int,
+    ) -> torch.Tensor | None:
+        """As `alloc_extend`, but without device slots."""
+        slots = self.core.alloc_logical_only(prefix_lens_cpu, seq_lens_cpu, last_loc)
+        self._write_windows(slots)
+        return slots
+
     def alloc_device_buffer(self, allocated_indices: torch.Tensor, need_size: int) -> torch.Tensor | None:
         """Make a buffer of `need_size` device slots from those of a row's entries; None if short.
 
@@ -77,6 +91,9 @@ class HotCalls(ABC):
             free=self.free_hisparse_indices,
         )
         return PoolView(self, calls, self.core.device_size, self._kvcache, self.hisparse_page_size)
+
+    def _write_windows(self, slots: torch.Tensor | None) -> None:
+        """Note the window slots of new slots, in a class that has windows."""
 
     def _in_buffer_order(self, entries: torch.Tensor, need_size: int) -> torch.Tensor:
         """A row's entries in the order in which they follow one another in a buffer."""

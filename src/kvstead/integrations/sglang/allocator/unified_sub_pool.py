@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 import torch
@@ -73,23 +73,9 @@ class MultiEndedAllocator(ArenaPool, CoreCalls, BaseTokenToKVPoolAllocator):
 
         Raises `ForeignPage` for ids that are out of range, `InvalidSize` when there are too few pages.
         """
-        self._require_owner(is_owner=False)
+        if self.is_id_owner:
+            raise LayoutError(f"pool {self.sub_pool_name!r} hands out its ids. Use alloc.")
         self.core.take(virtual_pages)
-
-    def alloc(self, need_size: int) -> torch.Tensor | None:
-        """Allocate `need_size` slots in whole pages; None when there are too few."""
-        self._require_owner(is_owner=True)
-        return super().alloc(need_size)
-
-    def alloc_extend(self, *rows: Any, **more: Any) -> torch.Tensor | None:
-        """Grow rows, as `CoreCalls.alloc_extend` does."""
-        self._require_owner(is_owner=True)
-        return super().alloc_extend(*rows, **more)
-
-    def alloc_decode(self, *rows: Any, **more: Any) -> torch.Tensor | None:
-        """Grow each row by one, as `CoreCalls.alloc_decode` does."""
-        self._require_owner(is_owner=True)
-        return super().alloc_decode(*rows, **more)
 
     def take_physical(self, need_size: int) -> torch.Tensor | None:
         """Allocate slots and say where they lie now; `physical_to_virtual` has the ids of their pages."""
@@ -108,11 +94,6 @@ class MultiEndedAllocator(ArenaPool, CoreCalls, BaseTokenToKVPoolAllocator):
     def _new_core(self) -> Any:
         chain, pool = self.unified_buffer.chain, chain_name(self.sub_pool_name)
         return CoreMultiEndedAllocator(chain, pool, order="fifo") if self.is_id_owner else PoolOfGivenIds(chain, pool)
-
-    def _require_owner(self, *, is_owner: bool) -> None:
-        if self.is_id_owner != is_owner:
-            what = "is given its ids: use alloc_with_virtual" if is_owner else "hands its ids out: use alloc"
-            raise LayoutError(f"pool {self.sub_pool_name!r} {what}.")
 
 
 class PoolOfGivenIds:
@@ -142,6 +123,12 @@ class PoolOfGivenIds:
                 f"{self.available_size() // self.page_size} are available. Ask available_size first."
             )
         self._is_live[pages] = True
+
+    def alloc(self, *_lengths: Any) -> NoReturn:
+        """Raise `LayoutError`: callers bring the ids."""
+        raise LayoutError(f"pool {self._pool!r} does not hand out ids. Use alloc_with_virtual.")
+
+    alloc_extend = alloc_decode = alloc
 
     def free(self, slots: Integers) -> None:
         """Free the pages that `slots` lie in. Raises `ForeignPage` or `DoubleFree`, with nothing changed."""
