@@ -751,3 +751,24 @@ def test_copies_to_the_host_go_by_physical_slots():
     assert allocator.get_cpu_copy(row) == "copy"
     assert allocator.load_cpu_copy("copy", row) == "copy"
     assert all(torch.equal(call, allocator.translate_kv_loc(row)) for call in calls)
+
+
+def test_only_window_pools_pass_pages_on():
+    """`bind` of a pool without window pages raises and names the right call."""
+    full = allocator_of("windows").full_attn_allocator
+    with pytest.raises(LayoutError, match="window pool"):
+        full.bind(ints([1]), ints([1]))
+
+
+def test_attributes_of_parts_are_read_only():
+    """An attribute that is read from a part cannot be set, and reads the part from then on too."""
+    allocator = allocator_of("windows")
+    with pytest.raises(AttributeError, match="cannot set"):
+        allocator.size_full = 3
+    assert allocator.size_full == 4000
+
+
+def test_unified_classes_pass_for_window_allocators():
+    """SGLang asks for its classes of two sides by `isinstance`, and the unified ones are among them."""
+    assert issubclass(unified_hybrid_swa.UnifiedSWAAllocatorBase, SWATokenToKVPoolAllocator)
+    assert isinstance(allocator_of("both"), SWATokenToKVPoolAllocator)
