@@ -19,7 +19,7 @@ from kvstead.integrations.sglang.attribute_of import AttributeOf
 from kvstead.integrations.sglang.unified_memory_pool import UnifiedKVPool
 
 
-@SWATokenToKVPoolAllocator.register  # SGLang asks for this base, of which nothing but the calls is of use here
+@SWATokenToKVPoolAllocator.register  # SGLang asks by isinstance; the two share their calls, not their state
 class UnifiedSWAAllocatorBase(
     ArenaCalls, BufferCalls, CoreCalls, WindowCalls, ArenaAdmission, BaseTokenToKVPoolAllocator
 ):
