@@ -1,4 +1,4 @@
-"""Puts kvstead's calls to an allocator with SGLang's signatures, ours or theirs, so that the same scripts run on it."""
+"""Adapts kvstead's calls to an allocator with SGLang's signatures, so that the same scripts run on both."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import torch
 
 
 class Storage:
-    """In the place of the tensors that slots index, for one side or two; keeps the mapping, as the real one does."""
+    """Stands for the tensors that slots index, for one side or two; keeps the mapping, as the real ones do."""
 
     full_kv_pool = swa_kv_pool = swa_req_ring_size = None
 
@@ -51,7 +51,7 @@ class DropIn:
         return self.inner.translate_loc_from_full_to_swa(torch.as_tensor(slots, dtype=torch.int64))
 
     def audit(self):
-        """The books balance, and the tensor that kernels read says what they say."""
+        """Audit the core, and check that the tensor that kernels read agrees with it."""
         if not hasattr(self.inner, "core"):  # SGLang's own class, which has no audit
             return
         self.inner.core.audit()

@@ -4,7 +4,7 @@ from replayer import Script, replay
 from test_vectors import LOWEST_IN, scripts_of
 
 from drop_in import DropIn, Storage
-from kvstead.integrations.sglang import leaves
+from kvstead.integrations.sglang.allocator import backends
 from kvstead.integrations.sglang.allocator.npu import NPUPagedTokenToKVPoolAllocator
 from kvstead.integrations.sglang.allocator.paged import PagedTokenToKVPoolAllocator
 from kvstead.integrations.sglang.allocator.swa import PureSWATokenToKVPoolAllocator, SWATokenToKVPoolAllocator
@@ -18,15 +18,15 @@ class Narrow(DropIn):
     """The class for devices that index by int32, its answers widened for the comparison."""
 
     def alloc(self, n):
-        """As everywhere."""
+        """Slots, widened to int64."""
         return self._wide(super().alloc(n))
 
     def alloc_extend(self, prefix_lens, seq_lens, last_locs):
-        """As everywhere."""
+        """Slots, widened to int64."""
         return self._wide(super().alloc_extend(prefix_lens, seq_lens, last_locs))
 
     def alloc_decode(self, seq_lens, last_locs):
-        """As everywhere."""
+        """Slots, widened to int64."""
         return self._wide(super().alloc_decode(seq_lens, last_locs))
 
     def _wide(self, slots):
@@ -51,8 +51,8 @@ def subjects(script: Script, *, need_sort: bool) -> list[DropIn]:
 
 @pytest.fixture
 def on_device(monkeypatch):
-    """Puts the leaves for accelerators on the CPU."""
-    monkeypatch.setattr(leaves, "is_resident", lambda _device: True)
+    """Uses the allocators for accelerators on the CPU."""
+    monkeypatch.setattr(backends, "is_resident", lambda _device: True)
 
 
 def replay_all(scripts, *, need_sort, exact=False):
@@ -72,29 +72,29 @@ def exact_scripts(name):
 
 @needs_shared
 @pytest.mark.parametrize("name", NAMES)
-def test_recorded_answers_through_the_names_of_sglang(name):
-    """Every null, offset, page pattern and count is as recorded through SGLang's own signatures, sorted or not."""
+def test_recorded_answers_are_given_under_sglangs_names(name):
+    """Every None, offset, page pattern and count is as recorded through SGLang's own signatures, sorted or not."""
     replay_all(scripts_of(name), need_sort="sorted" in name)
 
 
 @needs_shared
 @pytest.mark.parametrize("name", ["token_fifo", "token_sorted", "paged_sorted", "swa", "pure_swa"])
-def test_recorded_slots_themselves_through_the_names_of_sglang(name):
-    """Where the order of reuse is part of the contract the drop-in gives the recorded slots, id for id."""
+def test_recorded_slots_are_given_under_sglangs_names(name):
+    """Where the order of reuse is a contract the drop-in returns the recorded slots, id for id."""
     replay_all(exact_scripts(name), need_sort=name in LOWEST_IN, exact=True)
 
 
 @needs_shared
 @pytest.mark.usefixtures("on_device")
 @pytest.mark.parametrize("name", NAMES)
-def test_recorded_answers_where_books_live_on_the_device(name):
-    """The same of every fourth script, with the leaves that stand in on an accelerator."""
+def test_recorded_answers_are_given_on_a_device(name):
+    """The same holds for every fourth script with the allocators that are used on an accelerator."""
     replay_all(scripts_of(name)[::4], need_sort="sorted" in name)
 
 
 @needs_shared
 @pytest.mark.usefixtures("on_device")
 @pytest.mark.parametrize("name", ["token_fifo", "token_sorted", "swa"])
-def test_recorded_slots_themselves_where_books_live_on_the_device(name):
-    """The same slots, of every other script, too; sorted pages are sorted when they run short, as SGLang's are."""
+def test_recorded_slots_are_given_on_a_device(name):
+    """The same holds for every other script; sorted pages are sorted when they run short, as SGLang's are."""
     replay_all(exact_scripts(name)[::2], need_sort=name in LOWEST_IN, exact=True)

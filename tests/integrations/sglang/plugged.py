@@ -42,7 +42,7 @@ def prompts(count):
 
 
 def tree_life(tree):
-    """What SGLang's cache has matched and has room for, prompt by prompt."""
+    """What SGLang's cache has matched and has available, prompt by prompt."""
     seen = []
     for prompt in prompts(60):
         key = tree.key(prompt)

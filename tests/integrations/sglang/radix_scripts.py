@@ -36,7 +36,7 @@ class CacheSide:
         return found.device_prefix_len, found.last_device_node
 
     def insert(self, tokens, namespace, priority):
-        """Leading tokens that were cached before: None when there is no room. All slots that are not taken go back."""
+        """Leading tokens that were cached before; None when short. All slots that the cache does not take are freed."""
         page_size = self.cache.page_size
         row = self.allocator.alloc(-(-len(tokens) // page_size) * page_size)
         if row is None:
@@ -68,7 +68,7 @@ class CacheSide:
 
 
 class ModelSide:
-    """The slow model in the place of a cache."""
+    """The slow model, used as a cache."""
 
     def __init__(self, page_size, policy):
         self.model = PrefixModel(page_size, policy)
@@ -139,7 +139,7 @@ def run_script(sides, page_size, seed):
 
 
 def run_script_of_whole_evictions(sides, page_size, seed):
-    """The same, but an eviction takes all that it may, whatever goes first."""
+    """The same, but an eviction takes all that it may, in any order."""
     play(sides, page_size, seed, one_key, lambda _: SIZE)
 
 

@@ -1,7 +1,7 @@
 """Records random legal scripts of an allocator, SGLang's say, to be replayed on another by `replayer.replay`.
 
 A script is what callers do: rows of slots that grow, lose their windows, and go, in whole or from the end. No page is
-freed twice, and no row grows behind a page that is gone.
+freed twice, and no row grows behind a freed page.
 """
 
 from __future__ import annotations
@@ -93,12 +93,12 @@ class Recorder:
         return bool(batch)
 
     def finish(self):
-        """A row goes."""
+        """Free a row."""
         if self.rows:
             self.give(self.rows.pop(self.rng.randrange(len(self.rows))), 0)
 
     def cut(self):
-        """The end of a row goes, whole pages at a time."""
+        """Free the end of a row, whole pages at a time."""
         rows = [row for row in self.rows if len(row) > row.dead + self.page_size]
         if rows:
             row = self.rng.choice(rows)
@@ -215,7 +215,7 @@ class WindowRecorder(Recorder):
         self.do("translate", slots=[-1, *slots])
 
     def give(self, row, start):
-        """What has no window side goes by itself."""
+        """Pages without a window side are freed on their own."""
         if start < row.dead:
             position = self.rng.choice([{}, {"start_pos": start}])
             name = "free_full_segment" if position else "free_full"
@@ -229,7 +229,7 @@ class WindowRecorder(Recorder):
 
 
 class PureWindowRecorder(WindowRecorder):
-    """Drives one pool on both sides: what the window has left behind is somebody else's by the time the row goes."""
+    """Drives one pool on both sides: pages behind the window belong to other rows when the row is freed."""
 
     def acts(self):
         """Rows by `alloc` alone, and windows that move on."""

@@ -13,7 +13,7 @@ from sglang.srt.mem_cache.common import free_kv_row_segments
 import side_sglang
 import side_sglang_windows
 from drop_in import DropIn, Storage
-from kvstead.integrations.sglang import leaves
+from kvstead.integrations.sglang.allocator import backends
 from kvstead.integrations.sglang.allocator.paged import PagedTokenToKVPoolAllocator
 from kvstead.integrations.sglang.allocator.swa import SWATokenToKVPoolAllocator
 from kvstead.integrations.sglang.allocator.token import TokenToKVPoolAllocator
@@ -25,8 +25,8 @@ SPAN = 8
 
 @pytest.fixture(params=["host", "device"], autouse=True)
 def kept_on(request, monkeypatch):
-    """Our books on the host, or where they are on an accelerator."""
-    monkeypatch.setattr(leaves, "is_resident", lambda _device: request.param == "device")
+    """Our free lists on the host, or where they are on an accelerator."""
+    monkeypatch.setattr(backends, "is_resident", lambda _device: request.param == "device")
 
 
 def paged(cls, num_pages, page_size):
@@ -38,13 +38,13 @@ def windowed(cls, num_pages, num_windows, page_size):
     return cls(*sizes, torch.bfloat16, "cpu", Storage(), need_sort=False)
 
 
-def room(pool):
+def available(pool):
     return pool.full_available_size(), pool.swa_available_size()
 
 
 @pytest.mark.parametrize("page_size", [2, 4])
-def test_batches_of_the_scheduler_decode(page_size, monkeypatch):
-    """Its decode step frees what has left the windows, allocates and writes the rows, with the same room left."""
+def test_scheduler_decodes_on_our_allocators(page_size, monkeypatch):
+    """SGLang's decode step frees windows, allocates and writes the rows, with the same slots available afterwards."""
     lengths = [70, 9, 130, 33]
     batches = []
     for cls in (peer.SWATokenToKVPoolAllocator, SWATokenToKVPoolAllocator):
@@ -59,7 +59,7 @@ def test_batches_of_the_scheduler_decode(page_size, monkeypatch):
         for batch in batches:
             batch.commit()
         assert batches[0].released() == batches[1].released()
-        assert room(pools[0]) == room(pools[1])
+        assert available(pools[0]) == available(pools[1])
     assert batches[1].released() > 0
     assert pools[1].verify_byte_accounting() == []
 
@@ -77,7 +77,7 @@ def prompts(page_size, count):
 
 
 def live(tree, prompt, *, afresh):
-    """A prompt is matched, given the slots it lacks, and cached; room is made where there is too little.
+    """A prompt is matched, given the slots it lacks, and cached; evictions make room where there is too little.
 
     afresh: it does not use what was matched, and hands that part in as a duplicate, to be freed or kept.
     """
@@ -105,8 +105,8 @@ def hold(tree, prompt, held, number):
 
 @pytest.mark.parametrize("core", ["rust", "python"])
 @pytest.mark.parametrize("page_size", [1, 4])
-def test_prefix_caches_live_on_one_pool(core, page_size):
-    """Its radix cache matches, inserts and evicts on ours as on its own, with the same room after every call."""
+def test_prefix_caches_run_on_one_pool(core, page_size):
+    """SGLang's radix cache matches, inserts and evicts on ours as on its own, with the same slots available."""
     pair = {1: (peer.TokenToKVPoolAllocator, TokenToKVPoolAllocator)}.get(
         page_size, (peer.PagedTokenToKVPoolAllocator, PagedTokenToKVPoolAllocator)
     )
@@ -136,8 +136,8 @@ def test_prefix_caches_live_on_one_pool(core, page_size):
 
 @pytest.mark.parametrize("core", ["rust", "python"])
 @pytest.mark.parametrize("page_size", [1, 4])
-def test_prefix_caches_live_on_two_sides(core, page_size, monkeypatch):
-    """Its radix cache with windows pairs, tombstones and evicts either side on ours as on its own."""
+def test_prefix_caches_run_on_two_sides(core, page_size, monkeypatch):
+    """SGLang's radix cache with windows links, tombstones and evicts either side on ours as on its own."""
     pools, trees, locks, moved = [], [], ([], []), []
     clear = SWATokenToKVPoolAllocator.clear_full_to_swa_mapping
     monkeypatch.setattr(
@@ -155,7 +155,7 @@ def test_prefix_caches_live_on_two_sides(core, page_size, monkeypatch):
                 tree.evict_windows_call(lacking)()
         seen = [live(tree, prompt, afresh=number % 3 == 0) for tree in trees]
         assert seen[0] == seen[1]
-        assert room(pools[0]) == room(pools[1])
+        assert available(pools[0]) == available(pools[1])
         for tree, held in zip(trees, locks, strict=True):
             hold(tree, prompt, held, number)
     assert moved, "windows moved from duplicates to rows that are in use"
@@ -164,13 +164,13 @@ def test_prefix_caches_live_on_two_sides(core, page_size, monkeypatch):
             tree._tree.unlock(lock)
         tree.evict_windows_call(10**6)()
         tree.evict_call(10**6)()
-    assert room(pools[1]) == (pools[1].size_full, pools[1].size_swa)
+    assert available(pools[1]) == (pools[1].size_full, pools[1].size_swa)
     assert pools[1].verify_byte_accounting() == []
 
 
 @pytest.mark.parametrize("page_size", [1, 4])
-def test_rows_go_with_and_without_their_windows(page_size):
-    """What its caches do with a finished row, part of which has left the window, gives back both sides of it."""
+def test_finished_rows_free_both_sides(page_size):
+    """A finished row, part of which has left the window, frees both of its sides."""
     pools = [windowed(cls, 20, 20, page_size) for cls in (peer.SWATokenToKVPoolAllocator, SWATokenToKVPoolAllocator)]
     for pool in pools:
         row = DropIn(pool).alloc_extend([0], [10 * page_size], [-1]) if page_size > 1 else pool.alloc(10)
@@ -179,13 +179,13 @@ def test_rows_go_with_and_without_their_windows(page_size):
         kept = [(row[: 4 * page_size], 0), (row[5 * page_size :], 5 * page_size)]
         free_kv_row_segments(pool, kept, swa_evicted_seqlen=6 * page_size, swa_dead_lo=2 * page_size)
         pool.free_group_end()
-    assert room(pools[0]) == room(pools[1]) == (19 * page_size, 20 * page_size)
+    assert available(pools[0]) == available(pools[1]) == (19 * page_size, 20 * page_size)
     assert pools[1].verify_byte_accounting() == []
 
 
 @pytest.mark.parametrize("page_size", [1, 4])
-def test_its_composite_of_two_sides_stands_on_our_leaves(page_size, monkeypatch):
-    """Its own class for two sides, made of our pools, answers as it does on its own, and can be resized."""
+def test_composite_of_two_sides_runs_on_our_pools(page_size, monkeypatch):
+    """SGLang's own class for two sides, made of our pools, answers as on its own, and can be resized."""
     sizes = (20, 13, page_size)
     scripts = []
     for seed in range(6):
@@ -199,4 +199,4 @@ def test_its_composite_of_two_sides_stands_on_our_leaves(page_size, monkeypatch)
         replay(script, DropIn(pool), exact=page_size == 1)
         pool.full_attn_allocator.core.audit()
     pool.resize(type("Config", (), {"full_max_total_num_tokens": 8 * page_size, "swa_max_total_num_tokens": page_size}))
-    assert room(pool) == (8 * page_size, page_size)
+    assert available(pool) == (8 * page_size, page_size)

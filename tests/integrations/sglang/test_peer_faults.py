@@ -1,4 +1,4 @@
-"""Calls on which SGLang goes wrong without a word: what it does, and what ours does instead."""
+"""Calls on which SGLang fails silently: what it does, and what ours does instead."""
 
 import peer
 import pytest
@@ -42,7 +42,7 @@ def num_distinct(pages):
 
 
 def refused(error, allocator, call, *args, **kwargs):
-    """Ours raises, and has as much room as before."""
+    """Ours raises, and has as much available as before."""
     before = allocator.available_size(), allocator.core.parked_size()
     with pytest.raises(error):
         call(*args, **kwargs)
@@ -54,7 +54,7 @@ def refused(error, allocator, call, *args, **kwargs):
 
 
 @pytest.mark.parametrize("grouped", [False, True])
-def test_slot_freed_twice(grouped):
+def test_slot_freed_twice_raises(grouped):
     """SGLang hands the slot out twice from then on; ours raises, inside a group and outside."""
     theirs, ours = pair("Token", 8)
     for allocator in (theirs, ours):
@@ -69,8 +69,8 @@ def test_slot_freed_twice(grouped):
     assert theirs.alloc(6).tolist() == [5, 6, 7, 8, 2, 2]
 
 
-def test_padding_and_foreign_slots_freed():
-    """SGLang takes slot 0, and one past the end, for its own and hands them out; ours raises."""
+def test_padding_and_foreign_slots_cannot_be_freed():
+    """SGLang adds slot 0, and one past the end, to its free list and hands them out; ours raises."""
     theirs, ours = pair("Token", 4)
     for allocator in (theirs, ours):
         allocator.alloc(4)
@@ -81,8 +81,8 @@ def test_padding_and_foreign_slots_freed():
     refused(ForeignPage, ours, ours.free, ints(-1))
 
 
-def test_slots_freed_that_nobody_was_given():
-    """SGLang counts them as new room, more than the pool has; ours raises."""
+def test_slots_that_were_not_handed_out_cannot_be_freed():
+    """SGLang counts them as available, more than the pool has; ours raises."""
     theirs, ours = pair("Token", 4)
     theirs.free(ints(1, 2))
     assert theirs.available_size() == 6
@@ -90,7 +90,7 @@ def test_slots_freed_that_nobody_was_given():
 
 
 @pytest.mark.parametrize(("name", "sizes"), [("Token", (8,)), ("Paged", (32, 4))])
-def test_negative_number_of_slots(name, sizes):
+def test_negative_number_of_slots_raises(name, sizes):
     """SGLang hands out or forgets all but a few of its free pages; ours raises."""
     theirs, ours = pair(name, *sizes)
     before = theirs.available_size()
@@ -99,22 +99,22 @@ def test_negative_number_of_slots(name, sizes):
     refused(InvalidSize, ours, ours.alloc, -3 * ours.page_size)
 
 
-def test_number_of_slots_that_fills_no_page():
+def test_number_of_slots_that_fills_no_page_raises():
     """SGLang gives fewer slots than were asked for; ours raises."""
     theirs, ours = pair("Paged", 32, 4)
     assert theirs.alloc(5).numel() == 4
     refused(MisalignedSize, ours, ours.alloc, 5)
 
 
-def test_one_slot_keeps_the_whole_list_alive():
-    """SGLang's answer is a view of its list of the whole pool; ours is as large as it says."""
+def test_slots_handed_out_have_storage_of_their_own():
+    """SGLang returns a view of its list of the whole pool; ours is as large as it says."""
     theirs, ours = (allocator.alloc(1).untyped_storage().nbytes() for allocator in pair("Token", 4096))
     assert (theirs, ours) == (8 * 4096, 8)
 
 
 @pytest.mark.parametrize("grouped", [False, True])
-def test_page_freed_by_two_of_its_slots_in_two_calls(grouped):
-    """SGLang lists the page twice, or, in a group, hides the fault; ours raises in both."""
+def test_page_freed_by_two_of_its_slots_in_two_calls_raises(grouped):
+    """SGLang lists the page twice or, in a group, hides the fault; ours raises in both."""
     theirs, ours = pair("Paged", 32, 4)
     for allocator in (theirs, ours):
         allocator.alloc(32)
@@ -127,8 +127,8 @@ def test_page_freed_by_two_of_its_slots_in_two_calls(grouped):
     assert theirs.free_pages.tolist() == ([1] if grouped else [1, 1])
 
 
-def test_page_freed_as_slots_and_as_a_stretch_in_one_group():
-    """SGLang keeps the two apart and lists the page twice; ours raises at the second call."""
+def test_page_freed_as_slots_and_as_a_stretch_in_one_group_raises():
+    """SGLang keeps the two lists apart and lists the page twice; ours raises at the second call."""
     theirs, ours = pair("Paged", 32, 4)
     for allocator in (theirs, ours):
         slots = allocator.alloc(32)
@@ -140,7 +140,7 @@ def test_page_freed_as_slots_and_as_a_stretch_in_one_group():
     assert theirs.free_pages.tolist() == [1, 1]
 
 
-def test_stretch_that_does_not_start_where_it_says():
+def test_stretch_that_does_not_start_where_it_says_raises():
     """SGLang looks at every page_size-th slot and misses a page; ours raises."""
     theirs, ours = pair("Paged", 32, 4)
     slots = theirs.alloc(32)
@@ -150,7 +150,7 @@ def test_stretch_that_does_not_start_where_it_says():
     refused(MisalignedSegment, ours, ours.free_segment, slots[2:10], start_pos=0)
 
 
-def test_page_id_named_twice():
+def test_page_id_named_twice_raises():
     """SGLang lists it twice; ours raises."""
     theirs, ours = pair("Paged", 32, 4)
     for allocator in (theirs, ours):
@@ -160,8 +160,8 @@ def test_page_id_named_twice():
     refused(DoubleFree, ours, ours.free_page_ids, ints(3, 3))
 
 
-def test_page_ids_in_a_buffer_that_is_used_again():
-    """SGLang, when it sorts, keeps the caller's own tensor and reads it later; ours keeps nothing of it."""
+def test_buffer_of_page_ids_can_be_used_again():
+    """SGLang, when it sorts, keeps the caller's tensor and reads it later; ours keeps nothing of it."""
     theirs, ours = pair("Paged", 32, 4, need_sort=True)
     for allocator in (theirs, ours):
         allocator.alloc(32)
@@ -172,8 +172,8 @@ def test_page_ids_in_a_buffer_that_is_used_again():
     assert ours.get_all_free_pages().tolist() == [2, 5]
 
 
-def test_number_of_new_pages_that_is_wrong():
-    """SGLang believes it and hands a page out twice; ours counts for itself."""
+def test_number_of_new_pages_follows_from_the_lengths():
+    """SGLang believes a wrong number and hands a page out twice; ours does not read it."""
     allocators = pair("Paged", 32, 4)
     seen = []
     for allocator in allocators:
@@ -185,8 +185,8 @@ def test_number_of_new_pages_that_is_wrong():
     assert seen == [12, 16]
 
 
-def test_number_of_new_tokens_that_is_wrong():
-    """SGLang's answer has as many slots as it was told; ours as many as the lengths say."""
+def test_number_of_new_tokens_follows_from_the_lengths():
+    """SGLang returns as many slots as it is told; ours as many as the lengths say."""
     numbers = []
     for allocator in pair("Paged", 32, 4):
         prefix, seq = ints(0), ints(8)
@@ -195,14 +195,14 @@ def test_number_of_new_tokens_that_is_wrong():
 
 
 @pytest.mark.parametrize("last", [0, 3, 7])
-def test_row_that_grows_behind_the_wrong_slot(last):
-    """SGLang goes on from whatever slot it is given, into padding too; ours raises."""
+def test_row_that_grows_behind_the_wrong_slot_raises(last):
+    """SGLang continues from any slot, into padding too; ours raises."""
     theirs, ours = pair("Paged", 32, 4)
     assert theirs.alloc_extend([2], [4], [last]).tolist() == [last + 1, last + 2]
     refused(MisalignedSegment, ours, ours.alloc_extend, [2], [4], [last])
 
 
-def test_row_that_grows_in_a_page_that_is_gone():
+def test_row_that_grows_in_a_freed_page_raises():
     """SGLang writes where another row may be by then; ours raises."""
     theirs, ours = pair("Paged", 32, 4)
     for allocator in (theirs, ours):
@@ -212,8 +212,8 @@ def test_row_that_grows_in_a_page_that_is_gone():
     refused(UseAfterFree, ours, ours.alloc_decode, [3], [5])
 
 
-def test_rows_that_shrink():
-    """SGLang takes it for growth and forgets which pages are free; ours raises."""
+def test_rows_that_shrink_raise():
+    """SGLang treats it as growth and loses free pages; ours raises."""
     theirs, ours = pair("Paged", 32, 4)
     theirs.alloc(8)
     prefix, seq = ints(16), ints(4)
@@ -234,8 +234,8 @@ def test_decoding_with_pages_of_one_token():
     assert ours.available_size() == 2
 
 
-def test_group_in_a_group():
-    """Both refuse it and keep what the first one holds; SGLang by an assertion, which -O takes away."""
+def test_group_in_a_group_raises():
+    """Both refuse it and keep the first group; SGLang by an assertion, which -O removes."""
     theirs, ours = pair("Token", 8)
     for allocator, error in ((theirs, AssertionError), (ours, FreeGroupError)):
         allocator.alloc(4)
@@ -255,12 +255,12 @@ def windowed(size=32, size_swa=32, page_size=4):
 
 
 def sides(allocator):
-    """Room on the full side and on the window side."""
+    """Available slots of the full side and of the window side."""
     return allocator.full_available_size(), allocator.swa_available_size()
 
 
-def test_decode_with_one_side_short():
-    """SGLang answers None and has lost a page of the other side; ours is as it was."""
+def test_decode_with_one_side_short_changes_nothing():
+    """SGLang returns None and has lost a page of the other side; ours is as it was."""
     theirs, ours = windowed(32, 4)
     for allocator in (theirs, ours):
         row = allocator.alloc_extend([0], [4], [-1]).tolist()
@@ -271,8 +271,8 @@ def test_decode_with_one_side_short():
 
 
 @pytest.mark.parametrize("grouped", [False, True])
-def test_free_after_the_window_is_gone(grouped):
-    """SGLang at page size 1 puts slot 0 on the window list, and hands it out; ours gives back what is left."""
+def test_free_after_the_window_frees_the_full_side(grouped):
+    """SGLang at page size 1 puts slot 0 on the window list and hands it out; ours frees what is left."""
     theirs, ours = pair("SWA", 8, 8, 1)
     for allocator in (theirs, ours):
         row = allocator.alloc(4)
@@ -287,8 +287,8 @@ def test_free_after_the_window_is_gone(grouped):
     ours.audit()
 
 
-def test_full_side_freed_while_the_window_lives():
-    """SGLang strands the window page, for good once the slot is used again; ours gives it back too."""
+def test_free_full_frees_a_living_window():
+    """SGLang loses the window page, for good once the slot is used again; ours frees it too."""
     theirs, ours = windowed()
     for allocator in (theirs, ours):
         allocator.free_full(allocator.alloc_extend([0], [4], [-1]))
@@ -297,8 +297,8 @@ def test_full_side_freed_while_the_window_lives():
     assert sides(ours) == (32, 32)
 
 
-def test_mapping_set_over_a_living_window():
-    """SGLang forgets the window page that was there; ours raises."""
+def test_mapping_cannot_be_set_over_a_living_window():
+    """SGLang forgets the window page that was linked; ours raises."""
     theirs, ours = windowed()
     for allocator in (theirs, ours):
         row = allocator.alloc_extend([0], [4], [-1])
@@ -313,7 +313,7 @@ def test_mapping_set_over_a_living_window():
     assert sides(ours) == (32, 32)
 
 
-def test_window_freed_on_its_side_while_a_row_has_it():
+def test_window_of_a_row_cannot_be_freed_on_its_side():
     """SGLang gives it to another row at once; ours raises."""
     theirs, ours = windowed()
     for allocator in (theirs, ours):
@@ -327,7 +327,7 @@ def test_window_freed_on_its_side_while_a_row_has_it():
     assert theirs.window_slots(other).tolist() == theirs.window_slots(row).tolist() == [4, 5, 6, 7]
 
 
-def test_tail_that_starts_inside_a_page():
+def test_tail_that_starts_inside_a_page_raises():
     """SGLang gives two full pages one window page, and frees it with the first of them; ours raises."""
     theirs, ours = windowed()
     row = theirs.alloc_extend_swa_tail([0], [10], [-1], 3)
@@ -338,8 +338,8 @@ def test_tail_that_starts_inside_a_page():
     refused(MisalignedSegment, ours, ours.alloc_extend_swa_tail, [0], [10], [-1], 3)
 
 
-def test_row_that_grows_where_its_window_is_gone():
-    """SGLang puts the new tokens into the window side's padding; ours raises."""
+def test_row_that_grows_in_a_page_without_a_window_raises():
+    """SGLang puts the new tokens into the padding of the window side; ours raises."""
     theirs, ours = windowed()
     for allocator in (theirs, ours):
         row = allocator.alloc_extend([0], [6], [-1])
@@ -349,8 +349,8 @@ def test_row_that_grows_where_its_window_is_gone():
 
 
 @pytest.mark.parametrize("grouped", [False, True])
-def test_both_names_of_a_free_on_the_same_slots(grouped):
-    """SGLang frees the full page twice; ours raises at the second."""
+def test_free_and_free_full_of_the_same_slots_raise(grouped):
+    """SGLang frees the full page twice; ours raises at the second call."""
     theirs, ours = windowed()
     for allocator in (theirs, ours):
         row = allocator.alloc_extend([0], [8], [-1])
@@ -366,8 +366,8 @@ def test_both_names_of_a_free_on_the_same_slots(grouped):
 # Windows alone.
 
 
-def test_window_and_slot_freed_where_they_are_one():
-    """SGLang, with windows alone, lists the slots twice; ours raises at the second."""
+def test_free_and_free_swa_of_the_same_slots_raise_with_windows_alone():
+    """SGLang, with windows alone, lists the slots twice; ours raises at the second call."""
     theirs, ours = pair("PureSWA", 8, 1)
     for allocator in (theirs, ours):
         row = allocator.alloc(4)

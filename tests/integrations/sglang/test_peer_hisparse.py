@@ -1,4 +1,4 @@
-"""The same random legal scripts on SGLang's allocator of two tiers and on ours, in one process."""
+"""The same random legal scripts on SGLang's allocator with hot slots and on ours, in one process."""
 
 from types import MappingProxyType
 
@@ -8,10 +8,10 @@ import torch
 from recorder import Recorder, Row
 from replayer import replay
 from sglang.srt.mem_cache.allocator.hisparse import HiSparseTokenToKVPoolAllocator
-from test_sg_hisparse import DevicePool, HotDropIn, tiered
+from test_sg_hisparse import DevicePool, HotDropIn, hot_allocator
 
 from kvstead.errors import DoubleFree, ForeignPage, UseAfterFree
-from kvstead.integrations.sglang import leaves
+from kvstead.integrations.sglang.allocator import backends
 
 pytestmark = pytest.mark.sglang
 
@@ -26,7 +26,7 @@ class Coordinated(DevicePool):
 
 
 class TheirDropIn(HotDropIn):
-    """SGLang's class; it keeps no second book to compare with."""
+    """SGLang's class, which has no audit to compare with."""
 
     def device_slots(self, slots):
         """The device side of slots, as the pool finds it."""
@@ -39,7 +39,7 @@ def theirs(page_size, *, need_sort=False):
 
 
 class HotRecorder(Recorder):
-    """Drives two tiers. Rows whose device side is complete may grow on both, the others by single tokens."""
+    """Drives both sides. Rows whose device side is complete may grow on both, the others by single tokens."""
 
     counts = ("available", "logical_available", "device_available")
     methods = MappingProxyType({**Recorder.methods, "translate": "device_slots"})
@@ -75,7 +75,7 @@ class HotRecorder(Recorder):
             self.rows[-1].cold = True
 
     def buffer(self):
-        """The device side of a row becomes a buffer, shorter or longer than it, if there is room for that."""
+        """The device side of a row becomes a buffer, shorter or longer than it, if it fits."""
         num_slots = self.rng.randint(0, 4) * self.page_size
         if self.rows and num_slots <= self.subject.device_available_size():
             row = self.rng.choice(self.rows)
@@ -83,7 +83,7 @@ class HotRecorder(Recorder):
             self.buffers.append(self.do("alloc_device_buffer", slots=list(row), n=num_slots))
 
     def give_buffer(self):
-        """A buffer goes."""
+        """Free a buffer."""
         if self.buffers:
             slots = self.buffers.pop(self.rng.randrange(len(self.buffers)))
             if slots:
@@ -94,7 +94,7 @@ class HotRecorder(Recorder):
         self.do("translate", slots=[-1, *(slot for row in self.rows for slot in row if self.rng.random() < 0.3)])
 
     def rarely(self):
-        """With a clear the buffers are gone as well."""
+        """A clear frees the buffers as well."""
         super().rarely()
         if self.ops and self.ops[-1]["op"] == "clear":
             self.buffers.clear()
@@ -114,13 +114,13 @@ class HotRecorder(Recorder):
 @pytest.mark.parametrize("kept_on", ["host", "device"])
 @pytest.mark.parametrize("need_sort", [False, True])
 @pytest.mark.parametrize("page_size", [4, 16])
-def test_same_answers_and_counts_on_two_tiers(page_size, need_sort, kept_on, monkeypatch):
-    """Every null, offset, page pattern, device side and count is SGLang's, inside groups and outside."""
-    monkeypatch.setattr(leaves, "is_resident", lambda _device: kept_on == "device")
+def test_same_answers_and_counts_with_hot_slots(page_size, need_sort, kept_on, monkeypatch):
+    """Every None, offset, page pattern, device slot and count is SGLang's, inside groups and outside."""
+    monkeypatch.setattr(backends, "is_resident", lambda _device: kept_on == "device")
     seen = set()
     for seed in range(10):
-        script = HotRecorder(theirs(page_size, need_sort=need_sort), seed).record(f"tiers {seed}", "hisparse", 60)
-        replay(script, HotDropIn(tiered(NUM_PAGES * page_size, page_size, need_sort=need_sort)))
+        script = HotRecorder(theirs(page_size, need_sort=need_sort), seed).record(f"hot {seed}", "hisparse", 60)
+        replay(script, HotDropIn(hot_allocator(NUM_PAGES * page_size, page_size, need_sort=need_sort)))
         seen |= {(op["op"], op["result"] is None) for op in script.ops}
     assert {("alloc_extend", True), ("alloc_logical_only", False), ("alloc_device_buffer", False)} <= seen
     assert ("free_hisparse_indices", True) in seen
@@ -130,9 +130,9 @@ def ints(*values):
     return torch.tensor(values, dtype=torch.int64)
 
 
-def test_row_that_grows_behind_a_token_without_a_device_side():
-    """SGLang puts the new tokens into the device tier's padding; ours raises."""
-    sides = theirs(4), HotDropIn(tiered(NUM_PAGES * 4, 4))
+def test_row_that_grows_behind_a_token_without_a_device_slot_raises():
+    """SGLang puts the new tokens into the padding of the device side; ours raises."""
+    sides = theirs(4), HotDropIn(hot_allocator(NUM_PAGES * 4, 4))
     for side in sides:
         row = side.alloc_logical_only([0], [6], [-1])
     last = row[-1:].tolist()
@@ -141,9 +141,9 @@ def test_row_that_grows_behind_a_token_without_a_device_side():
         sides[1].alloc_extend([6], [8], last)
 
 
-def test_row_freed_twice_on_two_tiers():
-    """SGLang lists the logical page twice, though its mapping knows that the device side is gone; ours raises."""
-    sides = theirs(4), HotDropIn(tiered(NUM_PAGES * 4, 4))
+def test_row_with_hot_slots_freed_twice_raises():
+    """SGLang lists the logical page twice, though its mapping knows that the device slots are gone; ours raises."""
+    sides = theirs(4), HotDropIn(hot_allocator(NUM_PAGES * 4, 4))
     for side in sides:
         side.alloc_extend([0], [4], [-1])
         row = side.alloc_extend([0], [4], [-1])
@@ -154,9 +154,9 @@ def test_row_freed_twice_on_two_tiers():
         sides[1].free(row)
 
 
-def test_buffer_freed_twice():
+def test_buffer_freed_twice_raises():
     """SGLang lists the device page twice; ours raises."""
-    sides = theirs(4), HotDropIn(tiered(NUM_PAGES * 4, 4))
+    sides = theirs(4), HotDropIn(hot_allocator(NUM_PAGES * 4, 4))
     for side in sides:
         row = side.alloc_extend([0], [8], [-1])
         buffer = side.alloc_device_buffer(row, 4)

@@ -31,7 +31,7 @@ def process(mode):
 
 @pytest.mark.parametrize("mode", ["1", "strict"])
 def test_every_class_of_this_version_is_replaced(mode):
-    """By its own loader, in the module that defines it and in those that had imported it before; it is said once."""
+    """SGLang's loader replaces each in its module and in those that had imported it before, and logs it once."""
     found, said = process(mode)
     assert set(found["homes"].values()) == {"kvstead"}
     assert all(module.startswith("kvstead.") for module in [*found["early"], found["states"]])
@@ -42,15 +42,15 @@ def test_every_class_of_this_version_is_replaced(mode):
 
 
 def test_off_leaves_every_class_alone():
-    """And nothing is said; what there is to replace has no fault."""
+    """Nothing is replaced or logged, and every class could be replaced."""
     found, said = process("off")
     assert set(found["homes"].values()) == {"sglang"}
     assert found["faults"] == []
     assert not said
 
 
-def test_its_own_caches_and_tables_live_on_the_same_room():
-    """Its prefix caches match as much and have as much room left after every prompt, and its rows are as many."""
+def test_caches_and_tables_of_sglang_answer_alike():
+    """SGLang's prefix caches match as much and have as many slots available after every prompt, and as many rows."""
     (ours, _), (theirs, _) = process("1"), process("off")
     assert ours["trees"] == theirs["trees"]
     assert any(matched for matched, _ in ours["trees"][0])

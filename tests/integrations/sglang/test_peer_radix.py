@@ -53,7 +53,7 @@ def evict(cache, num_tokens):
 @pytest.mark.parametrize("policy", [*ORDERED, "lfu", "slru"])
 @pytest.mark.parametrize("page_size", PAGE_SIZES)
 def test_lengths_locks_and_sizes_are_sglangs(page_size, policy):
-    """Matches, duplicates, lock changes and all sizes are the same, where evictions take all that they may."""
+    """Matches, duplicates, lock changes and all sizes are the same when evictions take all they can."""
     for seed in range(10):
         run_script_of_whole_evictions(pair(page_size, policy), page_size, seed)
 
@@ -61,7 +61,7 @@ def test_lengths_locks_and_sizes_are_sglangs(page_size, policy):
 @pytest.mark.parametrize("policy", ORDERED)
 @pytest.mark.parametrize("page_size", PAGE_SIZES)
 def test_victims_are_sglangs_where_matches_end_between_nodes(page_size, policy):
-    """The same goes first by every policy of times and priorities, however much is evicted."""
+    """The same nodes are evicted first by every policy of times and priorities, for any number of tokens."""
     for seed in range(10):
         run_script_of_whole_nodes(pair(page_size, policy), page_size, seed)
 
@@ -79,7 +79,7 @@ def test_trees_run_over_each_others_allocators():
 
 
 def test_results_are_of_sglangs_types():
-    """What callers of SGLang unpack are its own types."""
+    """Results are SGLang's own types, which its callers unpack."""
     _, mine = pair(4)
     node = insert(mine.cache, range(8), mine.allocator.alloc(8))
     key = theirs.RadixKey(array("q", range(8)))
@@ -96,7 +96,7 @@ def test_results_are_of_sglangs_types():
 
 
 def test_methods_of_sglangs_base_work_on_ours():
-    """Mixed with SGLang's base, as a drop-in is, the cache has what callers ask of any cache besides."""
+    """Mixed with SGLang's base, as the drop-in is, the cache has all that callers ask of a cache."""
 
     class Mixed(ours.RadixCache, types.BasePrefixCache):
         """Ours first."""
@@ -134,7 +134,7 @@ def test_keys_are_sglangs():
 
 
 def test_scheduler_finds_prefixes_within_a_batch():
-    """Without memory, with values that are none, matches of requests in a queue are as long as on SGLang's."""
+    """Without memory and without values, matches of queued requests are as long as on SGLang's."""
     rng = random.Random(7)
     trees = [module.RadixCache.create_simulated() for module in (theirs, ours)]
     for _ in range(2):
@@ -151,8 +151,8 @@ def test_scheduler_finds_prefixes_within_a_batch():
 # Where SGLang does otherwise.
 
 
-def test_rest_of_a_node_that_a_match_stopped_in():
-    """SGLang takes what lies behind a match as used with it; on ours only what matched is."""
+def test_match_inside_a_node_uses_what_matched_alone():
+    """SGLang counts the rest of the node as used too; ours only what matched."""
     gone = []
     for module in (theirs, ours):
         tree = module.RadixCache.create_simulated()
@@ -172,8 +172,8 @@ class Sink:
         """And forgets it."""
 
 
-def test_unlock_without_a_lock():
-    """SGLang goes to -1, and the next holder loses its node to an eviction; ours raises, and the lock holds."""
+def test_unlock_without_a_lock_raises():
+    """SGLang counts to -1, and the next holder loses its node to an eviction; ours raises, and the lock stays."""
     them, mine = pair(1)
     for side_ in (them, mine):
         node = insert(side_.cache, range(4), side_.allocator.alloc(4))
@@ -186,7 +186,7 @@ def test_unlock_without_a_lock():
     assert (evict(them.cache, 4), evict(mine.cache, 4)) == (4, 0)
 
 
-def test_slots_under_two_keys():
+def test_slots_under_two_keys_raise():
     """SGLang caches them twice and frees them twice; ours raises at the second insertion."""
     them, mine = pair(1)
     for side_ in (them, mine):
@@ -202,8 +202,8 @@ def test_slots_under_two_keys():
     assert mine.allocator.available_size() == SIZE
 
 
-def test_eviction_inside_a_group():
-    """SGLang counts tokens that nobody can use yet; ours raises, and evicts nothing."""
+def test_eviction_inside_a_group_raises():
+    """SGLang counts tokens that are not available yet; ours raises and evicts nothing."""
     them, mine = pair(1)
     for side_ in (them, mine):
         insert(side_.cache, range(8), side_.allocator.alloc(8))
@@ -215,8 +215,8 @@ def test_eviction_inside_a_group():
     assert mine.cache.evictable_size() == 8
 
 
-def test_hits_are_counted_where_something_is_found():
-    """SGLang counts a hit for who inserts; ours for who matches, so the never matched go first."""
+def test_hits_are_counted_by_matches():
+    """SGLang counts a hit for an insertion; ours for a match, so nodes that never matched are evicted first."""
     for (module, expected), policy in product(((theirs, False), (ours, True)), ("lfu", "slru")):
         tree = module.RadixCache(CacheInitParams(False, None, None, 1, eviction_policy=policy))
         insert(tree, [1, 1])

@@ -11,8 +11,7 @@ from recorder import PureWindowRecorder, Recorder, WindowRecorder
 from replayer import replay
 
 from drop_in import DropIn, Storage
-from kvstead.integrations.sglang import leaves
-from kvstead.integrations.sglang.allocator import npu, paged, swa, token
+from kvstead.integrations.sglang.allocator import backends, npu, paged, swa, token
 
 pytestmark = pytest.mark.sglang
 
@@ -45,7 +44,7 @@ def case(name, kind, recorder, theirs, ours, *sizes, need_sort=False, exact=Fals
 
 
 def ringed(cls, page_size):
-    """A factory of a class whose windows lie in a ring of each request's own, with room for three requests."""
+    """A factory of a class whose windows lie in a ring of each request's own, for three requests."""
     sizes = (NUM_PAGES * page_size, NUM_WINDOWS * page_size, page_size)
     rows = SimpleNamespace(available_size=lambda: 3)
     return lambda: DropIn(cls(*sizes, torch.bfloat16, "cpu", Rings(), need_sort=False, req_to_token_pool=rows))
@@ -81,7 +80,7 @@ CASES = list(cases())
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
 def test_same_answers_and_counts_as_sglang(case):
-    """Every null, offset, page pattern and count is SGLang's, and the slots themselves where its order is a promise."""
+    """Every None, offset, page pattern and count is SGLang's, and so are the slots where their order is a contract."""
     answers = set()
     for seed in range(NUM_SCRIPTS):
         script = case.recorder(case.theirs(), seed).record(f"{case.name} {seed}", case.kind, NUM_OPS)
@@ -93,8 +92,8 @@ def test_same_answers_and_counts_as_sglang(case):
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
 def test_same_answers_where_books_live_on_the_device(case, monkeypatch):
-    """The same, of fewer scripts, with the leaves that stand in on an accelerator."""
-    monkeypatch.setattr(leaves, "is_resident", lambda _device: True)
+    """The same holds, of fewer scripts, for the allocators that are used on an accelerator."""
+    monkeypatch.setattr(backends, "is_resident", lambda _device: True)
     for seed in range(NUM_SCRIPTS, NUM_SCRIPTS + 4):
         script = case.recorder(case.theirs(), seed).record(f"{case.name} {seed}", case.kind, NUM_OPS)
         replay(script, case.ours(), exact=case.exact)

@@ -1,4 +1,4 @@
-"""Whatever can be called on SGLang's class can be called on ours, with the same arguments."""
+"""Everything that can be called on SGLang's class can be called on ours, with the same arguments."""
 
 import inspect
 from functools import partial
@@ -32,8 +32,8 @@ OTHERS = [
     (their_mamba.MambaSlotAllocator, mamba.MambaSlotAllocator),
     (their_memory_pool.ReqToTokenPool, memory_pool.ReqToTokenPool),
 ]
-PILES = {"staged_pages", "num_staged_pages", "free_page_ids_group", "swa_page_ids_group"}
-WAYS = {"use_triton_kernels", "roundup"}
+EXTRA_LISTS = {"staged_pages", "num_staged_pages", "free_page_ids_group", "swa_page_ids_group"}
+SWITCHES = {"use_triton_kernels", "roundup"}
 SIZES = {"Token": (8,), "Paged": (8, 4), "NPUPaged": (8, 4), "SWA": (8, 8, 4), "PureSWA": (8, 1)}
 
 
@@ -82,10 +82,10 @@ def test_public_methods_take_the_same_arguments(theirs, ours):
 @pytest.mark.parametrize(
     ("theirs", "ours"), PAIRS[1:], ids=lambda cls: f"{cls.__module__.split('.')[0]}-{cls.__name__}"
 )
-def test_attributes_that_callers_read_are_there(theirs, ours):
-    """Every public attribute of SGLang's is one of ours too, of the same type; its piles and switches are not."""
+def test_attributes_that_callers_read_exist(theirs, ours):
+    """Every public attribute of SGLang's exists in ours with the same type, except its extra lists and switches."""
     theirs, ours = make(theirs), make(ours)
-    for name in set(filter(partial(hasattr, theirs), public_names(theirs))) - PILES - WAYS:
+    for name in set(filter(partial(hasattr, theirs), public_names(theirs))) - EXTRA_LISTS - SWITCHES:
         value, own = getattr(theirs, name), getattr(ours, name)
         assert callable(own) == callable(value), name
         if value is not None and not callable(value) and not name.endswith("_attn_allocator"):

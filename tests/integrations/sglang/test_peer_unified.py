@@ -20,7 +20,7 @@ import side_sglang
 import side_sglang_unified as factories
 from kvstead.errors import DoubleFree, ForeignPage
 from kvstead.integrations.sglang import unified_memory_pool as memory
-from kvstead.integrations.sglang.allocator import unified_hybrid_swa, unified_mamba, unified_sides, unified_sub_pool
+from kvstead.integrations.sglang.allocator import arena_pool, unified_hybrid_swa, unified_mamba, unified_sub_pool
 
 pytestmark = pytest.mark.sglang
 
@@ -59,8 +59,8 @@ def pair(kind, page_size=4, *, is_lazy=True):
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("page_size", PAGE_SIZES)
 def test_same_calls_on_eager_buffers(kind, page_size):
-    """Where pages move at every free, both have the same room at every step, the same pages but for names, and lose
-    no byte; with three pools SGLang may have less.
+    """Where pages move at every free, both have the same capacity at every step and the same pages under other names,
+    and lose no byte; with three pools SGLang may have less.
     """
     for seed in range(3):
         sides = pair(kind, page_size, is_lazy=False)
@@ -70,7 +70,7 @@ def test_same_calls_on_eager_buffers(kind, page_size):
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("page_size", PAGE_SIZES)
 def test_same_calls_on_lazy_buffers(kind, page_size):
-    """Where pages move only when room is wanted, SGLang never has more room than ours, and all else is the same."""
+    """Where pages move only when bytes are wanted, SGLang never has more available than ours; all else is the same."""
     for seed in range(3):
         Script(pair(kind, page_size), page_size, seed, exact=False, can_grow=page_size > 1).run(40)
 
@@ -101,7 +101,7 @@ USED = {
 
 
 @pytest.mark.parametrize("name", USED)
-def test_what_callers_use_is_there(name):
+def test_members_that_callers_use_exist(name):
     """Every member that callers use is one of SGLang's class and of ours, and takes the same arguments."""
     theirs, ours = getattr(THEIRS, name), getattr(OURS, name)
     for member in USED[name].split():
@@ -121,7 +121,7 @@ FACTS = [
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("page_size", PAGE_SIZES)
 def test_pools_of_a_new_buffer_are_alike(kind, page_size):
-    """Sizes, first pages, directions and frontiers of every pool are SGLang's, and so is the buffer's room."""
+    """Sizes, first pages, directions, frontiers and available slots of every pool are SGLang's."""
     them, mine = pair(kind, page_size, is_lazy=False)
     assert them.inner.available_size() == mine.inner.available_size()
     for name, (pool, *_) in mine.sides().items():
@@ -245,15 +245,15 @@ class UnifiedTree(side_sglang.SGLangWindowTree):
 
 @pytest.mark.parametrize("core", ["rust", "python"])
 @pytest.mark.parametrize("page_size", PAGE_SIZES)
-def test_prefix_caches_live_on_a_unified_buffer(core, page_size, monkeypatch):
-    """Its radix cache with windows pairs, tombstones, revives and evicts on ours as on its own."""
+def test_prefix_caches_run_on_a_unified_buffer(core, page_size, monkeypatch):
+    """SGLang's radix cache with windows links, tombstones, revives and evicts on ours as on its own."""
     monkeypatch.setattr(their_swa, "UnifiedSWAAllocatorBase", Either)
     monkeypatch.setattr(static_swa, "SWATokenToKVPoolAllocator", Either)
     sides = [side(classes, "windows", page_size, is_lazy=False, num_pages=40) for classes in (THEIRS, OURS)]
     pools = [side_.inner for side_ in sides]
     trees = [UnifiedTree(pool, side_sglang.window_cache(core, pool, page_size, 8)) for pool in pools]
-    locks, moved, bind = ([], []), [], unified_sides.WindowArenaSide.bind
-    monkeypatch.setattr(unified_sides.WindowArenaSide, "bind", lambda *args: moved.append(1) or bind(*args))
+    locks, moved, bind = ([], []), [], arena_pool.ArenaPoolView.bind
+    monkeypatch.setattr(arena_pool.ArenaPoolView, "bind", lambda *args: moved.append(1) or bind(*args))
     for number, prompt in enumerate(prompts(page_size, 120)):
         for tree in trees:
             tree.evict_windows_call(number % 4 * 4 * page_size)()
@@ -279,7 +279,7 @@ def used(pool):
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_pages_freed_twice(kind):
+def test_pages_freed_twice_raise(kind):
     """SGLang, compacting lazily, has an id twice among the free ones, and its self-check finds nothing; ours raises."""
     them, mine = pair(kind)
     for side_ in (them, mine):
@@ -296,7 +296,7 @@ def test_pages_freed_twice(kind):
     assert them.inner.verify_byte_accounting() == []
 
 
-def test_padding_freed():
+def test_padding_cannot_be_freed():
     """SGLang unbinds the sink, where padded rows are written; ours raises."""
     them, mine = pair("states")
     them.free(ints([0]))
@@ -316,7 +316,7 @@ def test_decoding_with_pages_of_one_token():
     assert seen == [(0, 2), (1, 4)]
 
 
-def test_ids_that_there_are_not():
+def test_ids_outside_the_pool_cannot_be_translated():
     """SGLang sends an id past the pool to the sink; ours raises."""
     them, mine = pair("states")
     beyond = ints([10**6])
@@ -325,8 +325,8 @@ def test_ids_that_there_are_not():
         mine.inner.translate_kv_loc(beyond)
 
 
-def test_windows_freed_inside_a_group():
-    """SGLang gives them back at once, ours when the group ends, as every other free."""
+def test_windows_freed_inside_a_group_wait_for_its_end():
+    """SGLang frees them at once, ours when the group ends, as every other free."""
     them, mine = pair("windows")
     held = []
     for side_ in (them, mine):
@@ -339,8 +339,8 @@ def test_windows_freed_inside_a_group():
     assert held == [4, 8]
 
 
-def test_states_freed_inside_a_group():
-    """SGLang gives them back at once, ours when the group ends, with the tokens of their requests."""
+def test_states_freed_inside_a_group_wait_for_its_end():
+    """SGLang frees them at once, ours when the group ends, with the tokens of their requests."""
     held = []
     for side_ in pair("states"):
         states = side_.inner.mamba_allocator
@@ -354,7 +354,7 @@ def test_states_freed_inside_a_group():
 
 
 def test_bytes_of_closed_holes_are_free_at_once():
-    """SGLang, with nothing else to do, moves pages and gives their bytes back at the next occasion; ours at this."""
+    """SGLang's idle flush moves pages, and their bytes are free at the next call; with ours they are free at once."""
     spans = []
     for side_ in pair("windows"):
         rows = [side_.alloc(4) for _ in range(6)]
@@ -367,7 +367,7 @@ def test_bytes_of_closed_holes_are_free_at_once():
     assert spans == [6, 4]
 
 
-def test_room_between_three_pools():
+def test_pages_move_to_make_room_between_three_pools():
     """SGLang refuses tokens that would fit after moves; ours hands them out."""
     refused = 0
     for seed in range(6):

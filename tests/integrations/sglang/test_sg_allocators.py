@@ -5,7 +5,7 @@ import torch
 
 from drop_in import Storage
 from kvstead.errors import DoubleFree, ForeignPage, FreeGroupError, InvalidSize, MisalignedSegment, WindowTaken
-from kvstead.integrations.sglang import leaves
+from kvstead.integrations.sglang.allocator import backends
 from kvstead.integrations.sglang.allocator.npu import NPUPagedTokenToKVPoolAllocator
 from kvstead.integrations.sglang.allocator.paged import PagedTokenToKVPoolAllocator
 from kvstead.integrations.sglang.allocator.swa import (
@@ -43,7 +43,7 @@ def grow(allocator, prefix_lens, seq_lens, last_locs, tail=None):
 
 
 def test_freed_slots_queue_behind_all_others():
-    """`free_pages` ends in what was freed last, in the order given, and begins with what is handed out next."""
+    """`free_pages` ends with what was freed last, in the order given, and begins with what is handed out next."""
     allocator = token()
     allocator.alloc(4)
     allocator.free(ints(3, 1))
@@ -78,7 +78,7 @@ def test_sorting_hands_out_the_lowest_pages(make):
 
 
 def test_ascend_devices_get_int32():
-    """Whatever hands out slots hands out int32, and takes it back."""
+    """Every call that hands out slots hands out int32, and int32 slots can be freed."""
     allocator = paged(cls=NPUPagedTokenToKVPoolAllocator)
     rows = grow(allocator, [0], [5], [-1])
     next_slot = allocator.alloc_decode(ints(6), ints(6), rows[-1:])
@@ -90,7 +90,7 @@ def test_ascend_devices_get_int32():
 
 
 def test_page_named_twice_by_id_is_refused():
-    """Exact page ids are taken at their word, each once."""
+    """Pages can be freed by id, each once."""
     allocator = paged()
     allocator.alloc(8)
     with pytest.raises(DoubleFree, match="page 1 "):
@@ -100,7 +100,7 @@ def test_page_named_twice_by_id_is_refused():
 
 @pytest.mark.parametrize("make", [token, paged, windowed, pure])
 def test_group_is_none_or_a_list_and_owns_what_it_holds(make):
-    """Frees wait in one group, whatever becomes of the buffer; clear drops it; a second begin is refused."""
+    """Frees wait in one group, even if the caller's buffer is overwritten; clear drops it; a second begin raises."""
     allocator = make()
     slots = allocator.alloc(4)
     assert allocator.free_group is None
@@ -123,8 +123,8 @@ def test_group_is_none_or_a_list_and_owns_what_it_holds(make):
     assert (allocator.available_size(), allocator.free_group) == (allocator.size, None)
 
 
-def test_resize_starts_anew_with_other_sizes():
-    """What was handed out is forgotten, and the new size counts everywhere."""
+def test_resize_frees_all_slots_and_counts_the_new_size():
+    """Slots that were handed out are forgotten, and the new size counts everywhere."""
     allocator = paged()
     allocator.alloc(8)
     allocator.free_group_begin()
@@ -135,7 +135,7 @@ def test_resize_starts_anew_with_other_sizes():
 
 
 def test_both_sides_are_resized_and_the_mapping_stays():
-    """The tensor that kernels read is the same one, empty again, and cannot be outgrown."""
+    """The tensor that kernels read is the same one, empty again, and cannot grow."""
     allocator = windowed()
     allocator.alloc(8)
     mapping = allocator.full_to_swa_index_mapping
@@ -170,7 +170,7 @@ def test_mapping_follows_every_call_in_place():
     assert mapping.tolist() == [0] * 36 + [-1]
 
 
-def test_refused_free_leaves_the_mapping_alone():
+def test_refused_free_does_not_change_the_mapping():
     """Nothing is erased for slots that could not be freed."""
     allocator = windowed()
     slots = allocator.alloc(8)
@@ -197,8 +197,8 @@ def test_window_frees_of_a_group_are_counted_call_by_call():
     assert (allocator.swa_free_group, allocator.swa_available_size(), allocator.full_available_size()) == ([], 32, 20)
 
 
-def test_sides_come_from_elsewhere_and_are_paired():
-    """A transfer takes pages of each side alone, pairs them, and an aborted one gives them back."""
+def test_pages_of_both_sides_can_be_linked():
+    """A transfer takes pages of each side alone and links them; an aborted one frees them."""
     allocator = windowed()
     full, window = allocator.full_attn_allocator, allocator.swa_attn_allocator
     slots, window_slots = full.alloc(12), window.alloc(8)
@@ -219,7 +219,7 @@ def test_sides_come_from_elsewhere_and_are_paired():
 
 
 def test_windows_of_a_duplicate_move_to_the_row_that_stays():
-    """Cleared on the one and set on the other, as a prefix tree does it when it keeps the older row."""
+    """A mapping can be cleared on one row and set on another, as a prefix tree does when it keeps the older row."""
     allocator = windowed()
     kept, incoming = allocator.alloc(8), allocator.alloc(8)
     allocator.free_swa(kept)
@@ -234,7 +234,7 @@ def test_windows_of_a_duplicate_move_to_the_row_that_stays():
 
 
 def test_sides_share_the_group_and_cannot_be_cleared_alone():
-    """A side's group is its owner's; clearing one side would leave the other with half of every page."""
+    """A side's group is its owner's; clearing one side alone raises."""
     allocator = windowed()
     slots = allocator.alloc(4)
     side = allocator.full_attn_allocator
@@ -248,7 +248,7 @@ def test_sides_share_the_group_and_cannot_be_cleared_alone():
         allocator.swa_attn_allocator.clear()
 
 
-def test_room_is_asked_for_on_both_sides():
+def test_new_pages_are_available_when_both_sides_have_them():
     """Pages are available when each side has so many."""
     allocator = windowed(32, 16)
     assert (allocator.size, allocator.size_full, allocator.size_swa) == (16, 32, 16)
@@ -264,7 +264,7 @@ def test_room_is_asked_for_on_both_sides():
 
 
 def test_pure_windows_are_one_pool_and_map_to_themselves():
-    """Both sides are one object, a slot's window is the slot for ever, and a full side does not exist."""
+    """Both sides are one object, the window slot of a slot is always the slot, and a full side does not exist."""
     allocator = pure()
     mapping = allocator.full_to_swa_index_mapping
     identity = [*range(9), -1]
@@ -296,7 +296,7 @@ def test_pure_windows_are_one_pool_and_map_to_themselves():
         allocator.clear_full_to_swa_mapping(slots)
 
 
-def test_copies_on_the_host_are_the_pool_s_own():
+def test_copies_to_the_host_are_made_by_the_pool():
     """Both directions go to the pool, with the indices of states and rows."""
 
     class Pool(Storage):
@@ -316,8 +316,8 @@ def test_copies_on_the_host_are_the_pool_s_own():
     assert allocator.load_cpu_copy("it", [3], **others) == ("load", "it", [3], others)
 
 
-def test_books_out_of_balance_are_reported_in_words():
-    """What an audit raises comes back as text."""
+def test_faults_that_an_audit_finds_are_reported_in_words():
+    """The error of an audit is returned as text."""
     allocator = paged()
     assert allocator.verify_byte_accounting() == []
     allocator.core.page_states()[3] = 1
@@ -325,7 +325,7 @@ def test_books_out_of_balance_are_reported_in_words():
 
 
 def test_debug_mode_comes_from_the_environment(monkeypatch):
-    """The switch is there for who reads or sets it."""
+    """The attribute can be read and set."""
     assert not paged().debug_mode
     monkeypatch.setenv("SGLANG_DEBUG_MEMORY_POOL", "1")
     assert paged().debug_mode
@@ -341,7 +341,7 @@ def ringed(num_rows, ring_size=6, page_size=4):
 
 @pytest.mark.parametrize("page_size", [1, 4])
 def test_windows_in_rings_take_no_pages(page_size):
-    """Room for windows is room for requests; what is done to windows changes nothing, and full pages are as ever."""
+    """Available windows follow from available requests, calls about windows do nothing, and full pages are as usual."""
     num_rows = [3]
     allocator = ringed(num_rows, page_size=page_size)
     ring = -(-6 // page_size) * page_size
@@ -370,15 +370,15 @@ def test_windows_in_rings_take_no_pages(page_size):
     assert (allocator.size_full, allocator.size_swa, allocator.full_available_size()) == (16, 3 * ring, 16)
 
 
-def test_rings_without_anybody_to_count_requests_are_refused():
-    """Room for windows would be unknown."""
+def test_rings_without_a_table_of_requests_are_refused():
+    """The number of available windows would be unknown."""
     storage = Storage()
     storage.swa_req_ring_size = 6
     with pytest.raises(InvalidSize, match="req_to_token_pool"):
         SWATokenToKVPoolAllocator(32, 8, 4, torch.bfloat16, "cpu", storage, need_sort=False)
 
 
-def test_only_windows_in_rings_are_said_to_be():
+def test_only_allocators_with_rings_are_reported_as_such():
     """Neither an allocator without windows nor one whose windows take pages keeps them in rings."""
     assert not is_swa_req_ring(token())
     assert not is_swa_req_ring(windowed())
@@ -387,13 +387,13 @@ def test_only_windows_in_rings_are_said_to_be():
 
 @pytest.fixture
 def on_device(monkeypatch):
-    """Puts the leaves for accelerators on the CPU."""
-    monkeypatch.setattr(leaves, "is_resident", lambda _device: True)
+    """Uses the allocators for accelerators on the CPU."""
+    monkeypatch.setattr(backends, "is_resident", lambda _device: True)
 
 
 @pytest.mark.usefixtures("on_device")
-def test_sides_are_paired_where_books_live_on_the_device():
-    """Pages of each side alone, paired, parted and given back; the mapping follows, and every page comes back."""
+def test_pages_of_both_sides_can_be_linked_on_the_device():
+    """Pages of each side alone are linked, unlinked and freed; the mapping follows, and no page is lost."""
     allocator = windowed()
     full, window = allocator.full_attn_allocator, allocator.swa_attn_allocator
     row = grow(allocator, [0], [6], [-1])
@@ -419,7 +419,7 @@ def test_sides_are_paired_where_books_live_on_the_device():
 @pytest.mark.usefixtures("on_device")
 @pytest.mark.parametrize("make", [token, paged, windowed])
 def test_debug_mode_has_the_device_note_faults(make, monkeypatch):
-    """Asked for, the audit names a page that was freed twice; not asked for, it knows that the books do not balance."""
+    """With the switch the audit names a page that was freed twice; without, it reports counts that do not add up."""
     for asked in ("0", "1"):
         monkeypatch.setenv("SGLANG_DEBUG_MEMORY_POOL", asked)
         allocator = make()
@@ -430,8 +430,8 @@ def test_debug_mode_has_the_device_note_faults(make, monkeypatch):
         assert ("page 1 was freed" in complaint) == (asked == "1")
 
 
-def test_composite_resizes_its_leaves_by_assignment():
-    """A new size and number of pages count from the next clear on, and a clear alone keeps what there is."""
+def test_composite_can_resize_its_pools_by_assignment():
+    """A new size and number of pages take effect at the next clear; a clear alone keeps both."""
     allocator = paged()
     core = allocator.core
     allocator.clear()

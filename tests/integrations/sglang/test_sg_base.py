@@ -8,7 +8,7 @@ from kvstead.integrations.sglang.allocator.base import BaseTokenToKVPoolAllocato
 
 
 class Recorder(BaseTokenToKVPoolAllocator):
-    """What somebody else may hang below the base: no lists, a `clear` that does nothing, and its own `free`."""
+    """A third party's subclass of the base: no lists, a `clear` that does nothing, and its own `free`."""
 
     def __init__(self, page_size=4):
         """Sets nothing but what it counts."""
@@ -19,7 +19,7 @@ class Recorder(BaseTokenToKVPoolAllocator):
         """Nothing."""
 
     def alloc(self, need_size):
-        """Nothing to give, however much is asked for."""
+        """Nothing, for any number of slots."""
         assert need_size >= 0
 
     def free(self, free_index):
@@ -30,7 +30,7 @@ class Recorder(BaseTokenToKVPoolAllocator):
             self.free_group.append(self._copy_for_free_group(free_index))
 
 
-def test_subclass_that_sets_nothing_else_works():
+def test_base_class_answers_for_a_bare_subclass():
     """Every default that callers ask for has an answer on a subclass without lists of its own."""
     allocator = Recorder()
     assert allocator.free_pages is None
@@ -56,7 +56,7 @@ def test_subclass_that_sets_nothing_else_works():
 
 
 def test_stretches_reach_free_one_by_one():
-    """Segments of either side end up in `free`, the empty ones left out."""
+    """Segments of either side are passed to `free`, without the empty ones."""
     allocator = Recorder()
     row = torch.arange(40, 60)
     allocator.free_segments([(row[:3], 0), (row[4:4], 4), (row[4:9], 4)])
@@ -65,7 +65,7 @@ def test_stretches_reach_free_one_by_one():
 
 
 def test_stretches_that_share_a_page_or_start_inside_one_are_refused():
-    """A page would be freed twice, or the head of a page that belongs to what comes before."""
+    """A page would be freed twice, or together with the end of another stretch."""
     allocator = Recorder()
     row = torch.arange(40, 60)
     with pytest.raises(DoubleFree, match="position 4"):
@@ -76,8 +76,8 @@ def test_stretches_that_share_a_page_or_start_inside_one_are_refused():
         allocator.free_full_segment(row[5:8], start_pos=5)
 
 
-def test_group_gives_copies_back_in_one_call_even_after_a_nested_begin():
-    """What a subclass put into the group comes back at its end, whatever became of the caller's buffer."""
+def test_group_frees_copies_in_one_call_even_after_a_nested_begin():
+    """What a subclass put into the group is freed at its end, even if the caller's buffer was overwritten."""
     allocator = Recorder()
     row = torch.arange(4, 12)
     allocator.free_group_begin()
@@ -115,7 +115,7 @@ def test_generation_is_cut_to_what_an_empty_pool_holds(prompt, wanted, capacity,
 
 
 def test_each_side_of_a_preallocation_has_its_own_budget():
-    """A side that is not asked about does not count."""
+    """A side without a budget does not count."""
     allocator = Recorder()
     assert allocator.prealloc_fits(None, 8, 4, full_budget_tokens=8)
     assert allocator.prealloc_fits(None, 8, 4, full_budget_tokens=8, swa_budget_tokens=4)
@@ -126,8 +126,8 @@ def test_each_side_of_a_preallocation_has_its_own_budget():
     assert allocator.get_extend_allocation_demand(None, None, conservative_num_tokens=7, shard_size=1) == 7
 
 
-def test_prefix_cache_without_sharing_is_asked_for_nothing():
-    """Neither no cache nor one that shares nothing can give anything back."""
+def test_prefix_cache_without_sharing_is_not_asked_to_evict():
+    """Without a cache, or with one that shares nothing, nothing can be evicted."""
     allocator = Recorder()
     aloof = SimpleNamespace(supports_prefix_sharing=lambda: False)
     assert not allocator.check_decode_capacity(num_tokens=1, tree_cache=None)

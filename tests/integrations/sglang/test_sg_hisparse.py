@@ -6,7 +6,7 @@ from replayer import read_scripts, replay
 
 from drop_in import DropIn, Storage
 from kvstead.errors import DoubleFree, FreeGroupError, InvalidSize, LayoutError, MisalignedSize, UseAfterFree
-from kvstead.integrations.sglang import leaves
+from kvstead.integrations.sglang.allocator import backends
 from kvstead.integrations.sglang.allocator.hisparse import (
     DeepSeekV4HiSparseTokenToKVPoolAllocator,
     HiSparseTokenToKVPoolAllocator,
@@ -16,7 +16,7 @@ from paths import SHARED, needs_shared
 
 
 class DevicePool:
-    """In the place of a pool with a device side."""
+    """Stands for a pool with a device side."""
 
     dtype, device = torch.bfloat16, "cpu"
 
@@ -36,7 +36,7 @@ class WindowStorage(Storage):
         self.c4_logical_size = full // 4
 
 
-def tiered(size=24, page_size=4, ratio=2, *, need_sort=False):
+def hot_allocator(size=24, page_size=4, ratio=2, *, need_sort=False):
     return HiSparseTokenToKVPoolAllocator(
         size, page_size, torch.bfloat16, "cpu", DevicePool(), need_sort, host_to_device_ratio=ratio
     )
@@ -71,35 +71,35 @@ class HotDropIn(DropIn):
         return found
 
     def logical_available_size(self):
-        """The logical tier's."""
+        """The logical side's."""
         return self.inner.logical_attn_allocator.available_size()
 
     def device_available_size(self):
-        """The device tier's."""
+        """The hot side's."""
         return self.inner.hisparse_attn_allocator.available_size()
 
 
 @pytest.fixture(params=["host", "device"])
 def kept_on(request, monkeypatch):
-    """The books on the host, or where they are on an accelerator."""
-    monkeypatch.setattr(leaves, "is_resident", lambda _device: request.param == "device")
+    """The free lists on the host, or where they are on an accelerator."""
+    monkeypatch.setattr(backends, "is_resident", lambda _device: request.param == "device")
 
 
 @needs_shared
 @pytest.mark.usefixtures("kept_on")
 @pytest.mark.parametrize("need_sort", [False, True])
-def test_recorded_answers_through_the_drop_in(need_sort):
-    """Every recorded script has the recorded answers, under page renaming, and the tensor says what the books say."""
+def test_recorded_answers_are_given_through_the_drop_in(need_sort):
+    """Every recorded script has the recorded answers, under page renaming, and the tensor agrees with the allocator."""
     scripts = list(read_scripts(SHARED / "conformance" / "hisparse.jsonl"))
     assert len(scripts) == 34
     for script in scripts[need_sort::2]:
-        replay(script, HotDropIn(tiered(script.size, script.page_size, need_sort=need_sort)))
+        replay(script, HotDropIn(hot_allocator(script.size, script.page_size, need_sort=need_sort)))
 
 
 @pytest.mark.usefixtures("kept_on")
 def test_sizes_are_those_of_the_logical_side():
-    """`size` counts logical slots, as rows do; the tiers have sizes of their own."""
-    allocator = tiered(24, 4, 3)
+    """`size` counts logical slots, as rows do; the views of both sides have their own sizes."""
+    allocator = hot_allocator(24, 4, 3)
     assert (allocator.size, allocator.size_full, allocator.available_size()) == (72, 72, 24)
     logical, device = allocator.logical_attn_allocator, allocator.hisparse_attn_allocator
     assert (logical.size, logical.num_pages, logical.available_size()) == (72, 18, 72)
@@ -108,17 +108,17 @@ def test_sizes_are_those_of_the_logical_side():
     assert allocator.free_pages is None
     assert logical.free_pages.tolist() == list(range(1, 19))
     assert device.free_pages.tolist() == list(range(1, 7))
-    for tier in (logical, device):
+    for view in (logical, device):
         with pytest.raises(NotImplementedError, match=r"\. "):
-            tier.clear()
+            view.clear()
     with pytest.raises(NotImplementedError, match=r"\. "):
         allocator.resize(SimpleNamespace(max_total_num_tokens=8))
 
 
 @pytest.mark.usefixtures("kept_on")
-def test_a_tier_can_be_used_alone():
-    """Scratch and buffers come from the device tier, rows without a device side from the logical one."""
-    allocator = tiered()
+def test_one_side_can_be_used_alone():
+    """Scratch and buffers come from the hot side, rows without device slots from the logical one."""
+    allocator = hot_allocator()
     logical, device = allocator.logical_attn_allocator, allocator.hisparse_attn_allocator
     scratch = device.alloc(8)
     assert (allocator.available_size(), device.available_size()) == (16, 16)
@@ -135,9 +135,9 @@ def test_a_tier_can_be_used_alone():
     assert (logical.available_size(), device.available_size()) == (48, 24)
 
 
-def test_the_coordinators_writes_change_no_books():
-    """A mapping that points at a buffer, or at nothing any more, makes no free take what is not the row's."""
-    allocator = tiered()
+def test_writes_of_the_coordinator_do_not_change_what_is_freed():
+    """A mapping that points at a buffer, or no longer at anything, never makes a free take what is not the row's."""
+    allocator = hot_allocator()
     mapping = allocator.full_to_hisparse_device_index_mapping
     assert mapping is allocator.get_kvcache().mapping
     row = grow(allocator, [0], [6], [-1])
@@ -164,8 +164,8 @@ def test_the_coordinators_writes_change_no_books():
 
 @pytest.mark.usefixtures("kept_on")
 def test_frees_in_a_group_take_effect_at_once():
-    """Between begin and end each free has cleared its mapping by the time it returns."""
-    allocator = tiered()
+    """Between begin and end each free has cleared its mapping when it returns."""
+    allocator = hot_allocator()
     rows = [grow(allocator, [0], [8], [-1]) for _ in range(2)]
     allocator.free_group_begin()
     assert allocator.free_group is None
@@ -177,9 +177,9 @@ def test_frees_in_a_group_take_effect_at_once():
     assert allocator.verify_byte_accounting() == []
 
 
-def test_a_row_without_a_device_side_does_not_grow_into_the_padding():
-    """Where SGLang's class hands out slots 1 and 2, ours says what is wrong."""
-    allocator = tiered()
+def test_row_without_device_slots_does_not_grow_into_the_padding():
+    """Where SGLang's class hands out slots 1 and 2, ours raises."""
+    allocator = hot_allocator()
     row = grow(allocator, [0], [5], [-1], "alloc_logical_only")
     with pytest.raises(UseAfterFree, match=r"alloc_logical_only"):
         grow(allocator, [5], [7], row[-1:])
@@ -187,8 +187,8 @@ def test_a_row_without_a_device_side_does_not_grow_into_the_padding():
 
 
 def test_requests_reserve_their_buffers():
-    """What a prompt has already counts towards the buffer; scratch is charged once, and only whole pages are."""
-    allocator = tiered()
+    """The tokens of a prompt count towards the buffer, scratch is charged once, and only whole pages count."""
+    allocator = hot_allocator()
     assert allocator.request_slot_reserve(has_req_pool_slot=False) == 0
     allocator.configure_spec_scratch(8, device_buffer_size=12)
     assert allocator.request_slot_reserve(has_req_pool_slot=False) == 20
@@ -201,7 +201,7 @@ def test_requests_reserve_their_buffers():
 
 
 def test_blocks_lie_where_the_mapping_says():
-    """Of a row in pages of eight tokens each whole block of four has a device slot, and nothing else has."""
+    """In pages of eight tokens each whole block of four has a device slot, and nothing else has."""
     allocator = deepseek()
     row = grow(allocator, [0], [22], [-1])
     assert row.numel() == 22
@@ -221,8 +221,8 @@ def test_blocks_lie_where_the_mapping_says():
         allocator.alloc(8)
 
 
-def test_device_pages_of_a_request_that_ends_come_back_in_the_group():
-    """Nobody but `free` has to give back compressed pages, and they wait like all others."""
+def test_device_pages_of_a_finished_request_wait_in_the_group():
+    """`free` alone frees compressed pages, and they wait as all others do."""
     allocator = deepseek()
     rows = [grow(allocator, [0], [16], [-1]) for _ in range(2)]
     allocator.free_group_begin()
@@ -243,7 +243,7 @@ def test_device_pages_of_a_request_that_ends_come_back_in_the_group():
 
 
 def test_the_newest_block_begins_the_last_page_of_a_buffer():
-    """A row with more blocks than its buffer: the newest lies in the reserved place, and its page stays."""
+    """For a row with more blocks than its buffer, the newest lies in the reserved place, and its page stays."""
     allocator = deepseek()
     row = grow(allocator, [0], [60], [-1])
     entries = row[(row + 1) % 4 == 0] // 4
@@ -258,8 +258,8 @@ def test_the_newest_block_begins_the_last_page_of_a_buffer():
     assert allocator.alloc_device_buffer(short[(short + 1) % 4 == 0] // 4, 4).numel() == 4
 
 
-def test_what_comes_in_from_elsewhere_has_windows_and_no_device_side():
-    """Rows and tails without device slots have their window side mapped; freed entries lose only the device side."""
+def test_rows_can_have_windows_without_device_slots():
+    """Rows and tails without device slots have window slots; freed entries lose only the device slots."""
     allocator = deepseek()
     row = grow(allocator, [0], [16], [-1], "alloc_logical_only")
     assert (allocator.full_to_swa_index_mapping[row] > 0).all()
@@ -273,11 +273,11 @@ def test_what_comes_in_from_elsewhere_has_windows_and_no_device_side():
     assert allocator.reclaim_for_prealloc(None, 0, 0) is None
 
 
-def test_a_compressed_pool_of_other_pages_is_refused():
-    """Four tokens a slot: a page of eight tokens is a page of two slots."""
+def test_compressed_pool_of_another_page_size_is_refused():
+    """With four tokens a slot, a page of eight tokens is a page of two slots."""
     storage = WindowStorage(64, 16, 4)
     logical = SWATokenToKVPoolAllocator(64, 64, 8, torch.bfloat16, "cpu", storage, need_sort=False)
     with pytest.raises(LayoutError, match=r"\. "):
         DeepSeekV4HiSparseTokenToKVPoolAllocator(logical)
     with pytest.raises(InvalidSize):
-        tiered(ratio=0)
+        hot_allocator(ratio=0)

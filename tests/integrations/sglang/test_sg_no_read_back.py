@@ -5,7 +5,7 @@ import torch
 from read_back_watch import DEVICES, NoWait
 
 from drop_in import Storage
-from kvstead.integrations.sglang import leaves
+from kvstead.integrations.sglang.allocator import backends
 from kvstead.integrations.sglang.allocator.npu import NPUPagedTokenToKVPoolAllocator
 from kvstead.integrations.sglang.allocator.paged import PagedTokenToKVPoolAllocator
 from kvstead.integrations.sglang.allocator.swa import SWATokenToKVPoolAllocator
@@ -14,8 +14,8 @@ from kvstead.integrations.sglang.allocator.token import TokenToKVPoolAllocator
 
 @pytest.fixture(autouse=True)
 def on_device(monkeypatch):
-    """Puts the leaves for accelerators on the CPU, too."""
-    monkeypatch.setattr(leaves, "is_resident", lambda _device: True)
+    """Uses the allocators for accelerators on the CPU, too."""
+    monkeypatch.setattr(backends, "is_resident", lambda _device: True)
 
 
 def make(cls, device, *sizes, need_sort=False):
@@ -23,7 +23,7 @@ def make(cls, device, *sizes, need_sort=False):
 
 
 def step(allocator, device, index_dtype=torch.int64):
-    """A batch comes in, decodes, and goes in one group."""
+    """A batch starts, decodes, and is freed in one group."""
     prefix, seq = torch.tensor([0, 0]), torch.tensor([7, 9])
     unread, last = torch.zeros(2, device=device), torch.full((2,), -1, device=device)
     with NoWait(device):
@@ -40,8 +40,8 @@ def step(allocator, device, index_dtype=torch.int64):
 
 @pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("need_sort", [False, True])
-def test_one_pool_never_waits(device, need_sort):
-    """Growing, decoding, freeing and groups of tokens and of pages, sorted or not, for Ascend devices too."""
+def test_one_pool_never_waits_for_the_device(device, need_sort):
+    """Growing, decoding, freeing and groups of tokens and of pages read nothing back, sorted or not, on Ascend too."""
     step(make(TokenToKVPoolAllocator, device, 64, need_sort=need_sort), device)
     step(make(PagedTokenToKVPoolAllocator, device, 64, 4, need_sort=need_sort), device)
     step(make(NPUPagedTokenToKVPoolAllocator, device, 64, 4, need_sort=need_sort), device, torch.int32)
@@ -60,8 +60,8 @@ def test_page_ids_are_freed_without_waiting(device):
 
 @pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("page_size", [1, 4])
-def test_two_sides_never_wait(device, page_size):
-    """The same with windows, which move on, come from elsewhere, are paired, parted and translated."""
+def test_two_sides_never_wait_for_the_device(device, page_size):
+    """The same holds with windows, which move on, are linked, unlinked and translated."""
     allocator = make(SWATokenToKVPoolAllocator, device, 64, 64, page_size)
     step(allocator, device)
     allocator.clear()

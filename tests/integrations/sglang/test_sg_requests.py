@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kvstead.errors import DoubleFree, ForeignPage, InvalidSize, StaleRow
-from kvstead.integrations.sglang import leaves
+from kvstead.integrations.sglang.allocator import backends
 from kvstead.integrations.sglang.allocator.mamba import MambaSlotAllocator
 from kvstead.integrations.sglang.memory_pool import ReqToTokenPool
 
@@ -45,7 +45,7 @@ class Cache:
 
 
 def test_requests_keep_their_rows_and_get_new_ones():
-    """A request that goes on keeps its row; new ones get distinct rows, never row 0; None binds nobody."""
+    """A request that goes on keeps its row; new ones get distinct rows, never row 0; None hands out nothing."""
     pool = table()
     first = [request(), request()]
     rows = pool.alloc(first)
@@ -69,7 +69,7 @@ def test_requests_keep_their_rows_and_get_new_ones():
 @settings(max_examples=40)
 @given(st.data())
 def test_rows_are_unique_and_their_generations_grow(data):
-    """Whatever comes and goes: no row is out twice, and a row and its generation never name two requests."""
+    """No row is in use twice, and a row and its generation never name two requests."""
     pool, out, seen = table(5), [], set()
     generation = pool.req_generation
     for _ in range(data.draw(st.integers(1, 20))):
@@ -92,8 +92,8 @@ def test_rows_are_unique_and_their_generations_grow(data):
     assert pool.req_generation is generation
 
 
-def test_a_row_is_given_back_once():
-    """Twice, twice in a call, row 0, a row that nobody has: refused, and no row has changed hands."""
+def test_row_is_freed_once():
+    """Freeing twice, twice in a call, row 0 or an unknown row raises, and no row changes."""
     pool = table()
     rows = pool.alloc_rows(3)
     for wrong in ([rows[0], rows[0]], [rows[0], 0], [rows[0], 5], [rows[0], -1], [rows[0], 4]):
@@ -110,7 +110,7 @@ def test_a_row_is_given_back_once():
 
 
 def test_rows_are_written_by_any_index():
-    """Row and range, or tensors of rows and positions; the table is int32, on the device, with a row for padding."""
+    """Rows can be written by row and range or by tensors; the table is int32, on the device, with a padding row."""
     pool = table(2, 4)
     assert pool.req_to_token.dtype == torch.int32
     assert pool.req_to_token.shape == (3, 4)
@@ -120,8 +120,8 @@ def test_rows_are_written_by_any_index():
     assert (pool.size, pool.max_context_len, pool.device, pool.pre_alloc_size) == (2, 4, "cpu", 0)
 
 
-def test_an_attached_cache_follows_the_rows():
-    """It hears of rows that go, of lengths and of a new start, and says how much requests may hold."""
+def test_attached_cache_follows_the_rows():
+    """It is told of freed rows, lengths and resets, and says how many tokens requests may hold."""
     pool = table()
     assert pool.schedulable_token_capacity(9) == 9
     pool.reset_aux_cache_allocator()
@@ -149,12 +149,12 @@ def test_an_attached_cache_follows_the_rows():
 
 @pytest.fixture(params=[False, True], ids=["host", "device"])
 def states(request, monkeypatch):
-    """Six states, on the leaves of either place."""
-    monkeypatch.setattr(leaves, "is_resident", lambda _device: request.param)
+    """Six states, on the host or where they are on an accelerator."""
+    monkeypatch.setattr(backends, "is_resident", lambda _device: request.param)
     return MambaSlotAllocator(6, "cpu")
 
 
-def test_states_queue(states):
+def test_freed_states_queue_behind_all_others(states):
     """Slots go out from 1 upward, freed ones behind all others; None when short."""
     assert states.alloc(4).tolist() == [1, 2, 3, 4]
     states.free(torch.tensor([3, 1]))
@@ -167,8 +167,8 @@ def test_states_queue(states):
 
 
 @pytest.mark.parametrize("num_reqs", [0, 1, 4, 6, 9])
-def test_an_alloc_group_loses_nothing(states, num_reqs):
-    """Whatever was fetched, used, fetched again over an open group or needed by others, every slot is there once."""
+def test_alloc_group_keeps_every_slot(states, num_reqs):
+    """Whether slots were fetched, used, fetched again in an open group or needed by others, each exists once."""
     first = states.alloc(1)
     states.alloc_group_begin(num_reqs)
     assert states.available_size() == 5
@@ -190,8 +190,8 @@ def test_an_alloc_group_loses_nothing(states, num_reqs):
 
 
 @pytest.mark.parametrize("num_reqs", [1, 3, 9])
-def test_a_state_that_was_only_fetched_is_held_by_nobody(num_reqs):
-    """Slots fetched for a group are free to whoever looks: giving one back raises, and none is handed out twice."""
+def test_fetched_states_are_not_in_use(num_reqs):
+    """Slots fetched for a group count as free: freeing one raises, and none is handed out twice."""
     states = MambaSlotAllocator(4, "cpu")
     held = states.alloc(1)
     states.alloc_group_begin(num_reqs)

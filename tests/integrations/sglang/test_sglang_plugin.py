@@ -38,15 +38,15 @@ def spoil(name):
     setattr(sys.modules[home], name, type(name, (), {"__init__": lambda self, novelty: None}))
 
 
-def test_the_plugin_is_announced_to_sglang():
+def test_plugin_is_registered_as_an_entry_point():
     """An installed kvstead has one entry point in SGLang's group, and it is this function."""
     points = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["entry-points"]["sglang.srt.plugins"]
     assert points == {"kvstead": f"{plugin.register.__module__}:{plugin.register.__name__}"}
 
 
 @pytest.mark.parametrize("mode", [None, "1", "strict", "STRICT"])
-def test_every_class_is_replaced_for_who_has_imported_it_and_who_has_not(sglang, monkeypatch, caplog, mode):
-    """Ours stand in all homes and under all names that others had given to SGLang's; the log says so once."""
+def test_every_class_is_replaced_in_all_modules(sglang, monkeypatch, caplog, mode):
+    """Ours replace SGLang's in their modules and where others had imported them; the log says so once."""
     if mode is not None:
         monkeypatch.setenv(plugin.SWITCH, mode)
     early = fake_sglang.module(monkeypatch, "sglang.srt.managers", Table=theirs("ReqToTokenPool"))
@@ -65,7 +65,7 @@ def test_every_class_is_replaced_for_who_has_imported_it_and_who_has_not(sglang,
 
 
 def test_off_leaves_sglang_alone(sglang, monkeypatch, caplog):
-    """Nothing is replaced, looked at or said."""
+    """Nothing is replaced, examined or logged."""
     monkeypatch.setenv(plugin.SWITCH, "off")
     monkeypatch.setattr(plugin, "examine", None)
     plugin.register()
@@ -73,8 +73,8 @@ def test_off_leaves_sglang_alone(sglang, monkeypatch, caplog):
     assert not caplog.records
 
 
-def test_another_value_of_the_switch_is_refused(sglang, monkeypatch):
-    """A value that means nothing is an error, not a guess."""
+def test_unknown_value_of_the_switch_is_refused(sglang, monkeypatch):
+    """An unknown value is an error, not a guess."""
     monkeypatch.setenv(plugin.SWITCH, "yes")
     with pytest.raises(ValueError, match=r"'yes'.*1, strict, off"):
         plugin.register()
@@ -82,32 +82,34 @@ def test_another_value_of_the_switch_is_refused(sglang, monkeypatch):
 
 
 @pytest.mark.parametrize("name", ["PagedTokenToKVPoolAllocator", "MambaSubPoolSpec"])
-def test_a_class_that_takes_other_arguments_stays(sglang, monkeypatch, caplog, name):
-    """It, and those that go together with it, are left, and the log says which and why; strict ends the process."""
+def test_class_that_takes_other_arguments_stays(sglang, monkeypatch, caplog, name):
+    """It and its family are left, and the log says which and why; strict ends the process."""
     spoil(name)
     stay = UNIFIED if name in UNIFIED else {name}
     plugin.register()
     assert {target.rpartition(".")[2] for target in sglang.hooks} == {each.name for each in coverage.SEATS} - stay
     (record,) = caplog.records
-    assert f"not {name}: __init__ takes no novelty" in record.getMessage()
-    assert all(f"not {other}: goes together with {name}" in record.getMessage() for other in stay - {name})
+    assert f"not {name}: __init__ does not take novelty" in record.getMessage()
+    assert all(
+        f"not {other}: it is replaced only together with {name}" in record.getMessage() for other in stay - {name}
+    )
     sglang.hooks.clear()
     monkeypatch.setenv(plugin.SWITCH, "strict")
-    with pytest.raises(SystemExit, match="takes no novelty"):
+    with pytest.raises(SystemExit, match="does not take novelty"):
         plugin.register()
     assert not sglang.hooks
 
 
-def test_a_module_that_cannot_be_imported_costs_its_classes_alone(sglang, caplog, monkeypatch):
-    """Where SGLang has no such module, or it fails, the others are replaced."""
+def test_module_that_cannot_be_imported_leaves_the_others_replaced(sglang, caplog, monkeypatch):
+    """Where SGLang has no such module, or it fails, the other classes are replaced."""
     monkeypatch.setitem(sys.modules, "sglang.srt.mem_cache.radix_cache", None)
     plugin.register()
     assert len(sglang.hooks) == len(coverage.SEATS) - 1
     assert "not RadixCache: cannot be imported: ModuleNotFoundError" in caplog.records[0].getMessage()
 
 
-def test_another_version_is_left_alone(sglang, monkeypatch, caplog):
-    """Nothing is replaced in a version that was not tried, and the log says so; strict ends the process."""
+def test_version_that_is_not_covered_is_left_alone(sglang, monkeypatch, caplog):
+    """Nothing is replaced in an untested version, and the log says so; strict ends the process."""
     monkeypatch.setattr(coverage, "installed_version", lambda: "0.6.0")
     plugin.register()
     assert not sglang.hooks
@@ -121,8 +123,8 @@ def test_another_version_is_left_alone(sglang, monkeypatch, caplog):
         plugin.register()
 
 
-def test_an_older_version_keeps_its_unified_pool(sglang, monkeypatch):
-    """In 0.5.19 the unified classes stay, under strict too: their memory has another image there."""
+def test_older_version_keeps_its_unified_pool(sglang, monkeypatch):
+    """In 0.5.19 the unified classes stay, under strict too: their memory is laid out differently there."""
     monkeypatch.setattr(coverage, "installed_version", lambda: "0.5.19")
     monkeypatch.setenv(plugin.SWITCH, "strict")
     plugin.register()
@@ -135,8 +137,8 @@ def subclass_of(name, module, subclass, **namespace):
 
 
 @pytest.mark.usefixtures("sglang")
-def test_subclasses_that_exist_get_the_new_base_where_they_can(caplog):
-    """Those known to use what is public are ours from then on; the others keep their base, and the log says why."""
+def test_existing_subclasses_get_the_new_base_where_possible(caplog):
+    """Subclasses that use public attributes get our base; the others keep theirs, and the log says why."""
     mlx = subclass_of(
         "ReqToTokenPool",
         "sglang.srt.hardware_backend.mlx.kv_cache.auxiliary_state",
@@ -156,12 +158,12 @@ def test_subclasses_that_exist_get_the_new_base_where_they_can(caplog):
     said = caplog.records[0].getMessage()
     assert "MlxAuxiliaryStateReqToTokenPool has the new base" in said
     assert f"HybridReqToTokenPool keeps SGLang's base: {coverage.KEPT[f'{TABLES}.HybridReqToTokenPool']}" in said
-    assert "WindowAllocator keeps SGLang's base: it is not known what it needs of it" in said
+    assert "WindowAllocator keeps SGLang's base: kvstead does not know what it needs of it" in said
     assert "DSV4NPUTokenToKVPoolAllocator keeps SGLang's base: __bases__ assignment" in said
 
 
 def test_classes_that_stay_are_not_among_those_replaced():
-    """No class is both replaced and kept, and each has one home of ours under its own name."""
+    """No class is both replaced and kept, and each of ours exists under its own name."""
     targets = [seat.theirs for seat in coverage.SEATS]
     assert len(set(targets)) == len(targets)
     assert not set(targets) & set(coverage.KEPT)
@@ -173,7 +175,7 @@ def test_classes_that_stay_are_not_among_those_replaced():
 
 
 def test_without_sglang_there_is_nothing_to_replace():
-    """An environment without SGLang is no fault, and no version."""
+    """An environment without SGLang has no version and no faults."""
     found = coverage.examine()
     assert found.version is None
     assert not found.findings
@@ -196,12 +198,12 @@ def test_without_sglang_there_is_nothing_to_replace():
     ],
 )
 def test_arguments_are_compared_by_name_place_and_default(wanted, given, missing):
-    """Whatever can be passed to the one must do for the other."""
+    """Everything that can be passed to the one can be passed to the other."""
     assert coverage.missing_parameters(wanted, given) == missing
 
 
 def test_all_classes_are_exported_by_name():
-    """Whoever needs one of them without SGLang finds it in the package, and no other name."""
+    """The package exports each of them, and no other name, without SGLang."""
     package = import_module("kvstead.integrations.sglang")
     assert sorted(package.__all__) == sorted(each.name for each in coverage.SEATS)
     assert set(package.__all__) <= set(dir(package))

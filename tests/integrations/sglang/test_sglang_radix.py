@@ -10,7 +10,7 @@ from radix_scripts import NAMESPACES, SIZE, CacheSide, ModelSide, Params, Table,
 from kvstead.allocators import PagedAllocator
 from kvstead.errors import AuditError, InvalidSize, LayoutError, LockUnderflow, OpenGroup, UseAfterFree
 from kvstead.integrations.sglang import base_prefix_cache as types
-from kvstead.integrations.sglang import leaves
+from kvstead.integrations.sglang.allocator import backends
 from kvstead.integrations.sglang.allocator.paged import PagedTokenToKVPoolAllocator
 from kvstead.integrations.sglang.radix_cache import RadixCache, RadixKey, TreeNode
 from kvstead.prefix import POLICIES
@@ -81,24 +81,24 @@ def insert(cache, ids, slots=None, **space):
 
 @pytest.mark.parametrize("policy", POLICIES)
 @pytest.mark.parametrize("page_size", PAGE_SIZES)
-def test_cache_answers_as_the_slow_model(page_size, policy):
+def test_cache_answers_as_the_model(page_size, policy):
     """Lengths, lock changes, evictions and sizes of random scripts are those of a model of dictionaries."""
     for seed in range(4):
         run_script([side_over(Adapter(page_size), policy), ModelSide(page_size, policy)], page_size, seed)
 
 
 @pytest.mark.parametrize("page_size", PAGE_SIZES)
-def test_allocator_that_is_not_ours_serves_as_well(page_size):
-    """Over a foreign allocator a cache answers as over one of ours, and gives it torch tensors."""
+def test_cache_runs_over_an_allocator_that_is_not_ours(page_size):
+    """Over such an allocator a cache answers as over one of ours, and passes it torch tensors."""
     for seed in range(4):
         run_script([side_over(Adapter(page_size)), side_over(Stranger(page_size))], page_size, seed)
 
 
 @pytest.mark.parametrize("is_resident", [False, True], ids=["host", "device"])
 @pytest.mark.parametrize("page_size", PAGE_SIZES)
-def test_drop_in_allocator_serves_wherever_it_keeps_its_books(page_size, is_resident, monkeypatch):
+def test_cache_runs_over_the_drop_in_allocator(page_size, is_resident, monkeypatch):
     """Over the drop-in allocator, on the host or on the device, a cache answers as over the core alone."""
-    monkeypatch.setattr(leaves, "is_resident", lambda _device: is_resident)
+    monkeypatch.setattr(backends, "is_resident", lambda _device: is_resident)
     for seed in range(3):
         drop_in = PagedTokenToKVPoolAllocator(SIZE, page_size, torch.bfloat16, "cpu", None, need_sort=False)
         run_script([side_over(Adapter(page_size)), side_over(drop_in)], page_size, seed)
@@ -135,14 +135,14 @@ def test_keys_count_slice_and_compare_units():
             assert (key.child_key() == other.child_key()) == (want[0] == units(other)[0]) if want and theirs else True
 
 
-def test_keys_refuse_what_they_have_not():
+def test_keys_refuse_steps_and_indices_outside():
     """Steps, units and pages outside a key, and keys that cannot be compared, raise SGLang's own error types."""
     key = RadixKey(array("q", [1, 2, 3]), "adapter", cache_salt="tenant")
     assert (list(key[1]), list(key[-1])) == ([2], [3])
     for wrong in (lambda: key[3], lambda: key.child_key(4), lambda: key.match_at(key, 4)):
         with pytest.raises(IndexError, match="key of 3 units"):
             wrong()
-    with pytest.raises(ValueError, match="steps of 1"):
+    with pytest.raises(ValueError, match="step 2"):
         key[::2]
     others = {
         "extra_key": RadixKey(array("q", [1]), cache_salt="tenant"),
@@ -155,7 +155,7 @@ def test_keys_refuse_what_they_have_not():
 
 
 def test_keys_of_different_namespaces_have_different_child_keys():
-    """The first page of the same tokens is told apart by adapter and by salt; an empty one of them is none."""
+    """Adapter and salt are part of the key of the first page; an empty one counts as none."""
     keys = [RadixKey(array("q", [1, 2]), extra, cache_salt=salt) for extra, salt in NAMESPACES]
     assert len({key.child_key(2) for key in keys}) == len(keys)
     assert RadixKey(array("q", [1, 2]), "", cache_salt="").child_key(2) == keys[0].child_key(2) == (1, 2)
@@ -163,7 +163,7 @@ def test_keys_of_different_namespaces_have_different_child_keys():
 
 
 def test_key_turns_into_pairs_with_its_values():
-    """A key told to count pairs has one unit fewer, and so have its values; told so twice it stays."""
+    """A key that counts pairs has one unit fewer, and so have its values; a second call changes nothing."""
     key, values = RadixKey(array("q", [1, 2, 3])), torch.arange(3)
     assert key.maybe_to_bigram_view(is_eagle=False, value=values) == (key, values)
     _, values = key.maybe_to_bigram_view(is_eagle=True, value=values)
@@ -172,7 +172,7 @@ def test_key_turns_into_pairs_with_its_values():
 
 
 def test_nodes_show_the_tree():
-    """A node's views tell its tokens in their namespace, slots, neighbours and locks, and compare by the node."""
+    """A view shows the tokens of a node in their namespace, slots, neighbours and locks, and compares by node."""
     allocator = Adapter(4)
     cache = cache_over(allocator)
     row = allocator.alloc(12)
@@ -210,7 +210,7 @@ def test_priority_of_a_node_is_the_highest_on_it():
 
 
 def test_tree_without_memory_ignores_values_and_never_runs_out():
-    """Keys over no allocator are cached whatever their values are, pages go round, and tokens may repeat."""
+    """Keys over no allocator are cached with any values, pages are used again, and tokens may repeat."""
     for page_size in PAGE_SIZES:
         cache = RadixCache.create_simulated(page_size=page_size)
         for round_ in range(3):
@@ -226,8 +226,8 @@ def test_tree_without_memory_ignores_values_and_never_runs_out():
         assert cache.total_size() == 0
 
 
-def test_tree_without_memory_gives_no_slots_for_shared_tokens():
-    """What was cached before keeps no new pages: they come back at once."""
+def test_tree_without_memory_keeps_no_pages_for_cached_tokens():
+    """New pages for tokens that were cached before can be used again at once."""
     cache = RadixCache.create_simulated(page_size=2)
     for _ in range(50):
         insert(cache, [1, 2, 3, 4, 5])
@@ -248,7 +248,7 @@ def test_own_types_are_used_where_sglang_is_not_loaded(monkeypatch):
 
 
 def test_disabled_cache_keeps_nothing():
-    """A disabled cache finds, keeps, locks and evicts nothing, and asks for no policy that exists."""
+    """A disabled cache finds, inserts, locks and evicts nothing, and accepts any policy."""
     allocator = Adapter(4)
     cache = cache_over(allocator, "no such policy", disable=True)
     row = allocator.alloc(8)
@@ -265,7 +265,7 @@ def test_disabled_cache_keeps_nothing():
     assert request.kv.cache_protected_len == 0
 
 
-def test_what_the_tree_cannot_do_is_refused_when_it_is_made():
+def test_unsupported_settings_are_refused_in_the_constructor():
     """Token pairs, KV events, policy settings, unknown policies and other page sizes are refused by name."""
     for name in ("is_eagle", "enable_kv_cache_events", "eviction_policy_config"):
         with pytest.raises(NotImplementedError):
@@ -274,14 +274,14 @@ def test_what_the_tree_cannot_do_is_refused_when_it_is_made():
         RadixCache.create_simulated(enable_kv_cache_events=True)
     with pytest.raises(InvalidSize, match="tlru"):
         cache_over(Adapter(1), "tlru")
-    with pytest.raises(LayoutError, match="pages of 2 tokens"):
+    with pytest.raises(LayoutError, match="page size 2"):
         RadixCache(Params(Adapter(4), 2))
     with pytest.raises(NotImplementedError, match="token pairs"):
         match(RadixCache.create_simulated(), [1, 2], is_bigram=True)
 
 
 def test_lock_underflow_is_raised():
-    """An unlock too many, which SGLang takes as a lock of -1 that the next holder loses, raises and changes nothing."""
+    """One unlock too many, which SGLang counts as a lock of -1, raises and changes nothing."""
     cache = RadixCache.create_simulated()
     node = insert(cache, [1, 2, 3]).last_device_node
     with pytest.raises(LockUnderflow):
@@ -291,8 +291,8 @@ def test_lock_underflow_is_raised():
     assert (cache.evictable_size_, cache.protected_size_) == (0, 3)
 
 
-def test_locks_come_and_go_as_receipts():
-    """`lock` hands out what `unlock` takes back, and None is no lock."""
+def test_unlock_takes_what_lock_returns():
+    """`unlock` takes back what `lock` returns, and does nothing for None."""
     cache = RadixCache.create_simulated()
     lock = cache.lock(insert(cache, [1, 2, 3]).last_device_node)
     assert cache.protected_size() == 3
@@ -301,8 +301,8 @@ def test_locks_come_and_go_as_receipts():
     assert cache.protected_size() == 0
 
 
-def test_node_that_is_gone_cannot_be_locked():
-    """A match that was not locked before an eviction is refused, not handed freed slots."""
+def test_evicted_node_cannot_be_locked():
+    """A match that was not locked before an eviction raises; its slots are not handed out."""
     cache = RadixCache.create_simulated()
     node = insert(cache, [1, 2, 3]).last_device_node
     cache.evict(types.EvictParams(num_tokens=1))
@@ -311,7 +311,7 @@ def test_node_that_is_gone_cannot_be_locked():
             late(node)
 
 
-def test_slot_that_the_tree_owns_is_not_taken_again():
+def test_slot_that_the_tree_owns_cannot_be_inserted_again():
     """Slots inserted under a second key, which SGLang would free twice, raise and change nothing."""
     allocator = Adapter(4)
     cache = cache_over(allocator)
@@ -323,7 +323,7 @@ def test_slot_that_the_tree_owns_is_not_taken_again():
 
 
 def test_eviction_inside_a_group_is_refused():
-    """Where SGLang counts tokens that nobody can use before the group ends, ours raises."""
+    """Where SGLang counts tokens that are not available before the group ends, ours raises."""
     allocator = Adapter(4)
     cache = cache_over(allocator)
     insert(cache, range(8), allocator.alloc(8))
@@ -333,7 +333,7 @@ def test_eviction_inside_a_group_is_refused():
     assert cache.evict(types.EvictParams(num_tokens=4)).num_tokens_evicted == 8
 
 
-def test_touch_keeps_a_prefix_from_going_first():
+def test_touched_prefix_is_evicted_last():
     """A touched prefix is the last to be evicted."""
     cache = RadixCache.create_simulated()
     for ids in ([1, 1], [2, 2]):
@@ -343,13 +343,15 @@ def test_touch_keeps_a_prefix_from_going_first():
     assert [match(cache, ids).device_prefix_len for ids in ([1, 1], [2, 2])] == [2, 0]
 
 
-def test_reports_for_people(capsys):
-    """Logs name both figures, the printed tree has a line a node, and there are no events."""
+def test_reports_show_figures_and_nodes(capsys):
+    """The log line has both figures, the printed tree one line a node, and there are no events."""
     allocator = Adapter(4)
     cache = cache_over(allocator)
     insert(cache, range(8), allocator.alloc(8))
     match(cache, range(4))
-    assert cache.available_and_evictable_str() == f"{SIZE} tokens to be had: {SIZE - 8} free, 8 cached and not locked\n"
+    assert (
+        cache.available_and_evictable_str() == f"{SIZE} tokens can be used: {SIZE - 8} free, 8 cached and not locked\n"
+    )
     cache.pretty_print()
     lines = ["0 [] r=1", "  4 [0, 1, 2, 3] r=0", "    4 [4, 5, 6, 7] r=0", "#tokens: 8"]
     assert capsys.readouterr().out.splitlines() == lines
@@ -445,7 +447,7 @@ class Engine:
 
 @pytest.mark.parametrize("is_old", [False, True], ids=["as 0.5.23", "as 0.5.19"])
 @pytest.mark.parametrize("page_size", PAGE_SIZES)
-def test_requests_lose_no_slot(page_size, is_old):
+def test_every_slot_of_requests_has_one_owner(page_size, is_old):
     """Through random starts, checkpoints and finishes every slot has one owner, and none is lost at the end."""
     for seed in range(6):
         rng = random.Random(seed)
@@ -465,8 +467,8 @@ def test_requests_lose_no_slot(page_size, is_old):
         assert engine.allocator.available_size() == engine.allocator.size
 
 
-def test_prompt_can_outlive_the_answer():
-    """A checkpoint cuts the tree where the prompt ends, and ranks the prompt above the answer."""
+def test_prompt_has_a_higher_priority_than_the_answer():
+    """A checkpoint splits the tree where the prompt ends, and ranks the prompt above the answer."""
     engine = Engine(4, is_old=False)
     ids = list(range(16))
     request = engine.start(ids, (None, None), prompt_len=9)
@@ -475,8 +477,8 @@ def test_prompt_can_outlive_the_answer():
     assert (request.last_node.priority, request.last_node.parent.priority) == (0, 1)
 
 
-def test_window_floor_bounds_what_is_kept():
-    """A model of windows alone keeps the pages up to its floor, rounded up; the rest stays the request's own."""
+def test_window_floor_bounds_what_is_cached():
+    """With windows alone, pages up to the floor, rounded up, are cached; the rest stays the request's own."""
     engine = Engine(4, is_old=False)
     request = engine.start(list(range(20)), (None, None), prompt_len=20)
     request.kv.swa_evict_floor = 9
@@ -486,7 +488,7 @@ def test_window_floor_bounds_what_is_kept():
 
 
 def test_disabled_cache_frees_what_the_request_owns():
-    """A finished request of a disabled cache gives back its row behind what is protected."""
+    """A finished request of a disabled cache frees its row behind the protected part."""
     allocator, table = Adapter(4), Table(1, 16)
     cache = RadixCache(Params(allocator, 4, req_to_token_pool=table, disable=True))
     request = a_request(list(range(10)), row=1)

@@ -24,7 +24,6 @@ from kvstead.integrations.sglang import unified_memory_pool as memory
 from kvstead.integrations.sglang.allocator import unified_hybrid_swa, unified_mamba, unified_sub_pool
 from kvstead.integrations.sglang.allocator.swa import SWATokenToKVPoolAllocator
 from kvstead.integrations.sglang.allocator.unified_sub_pool import MultiEndedAllocator
-from kvstead.integrations.sglang.moving import Moving
 
 OURS = classes_of(memory=memory, swa=unified_hybrid_swa, mamba=unified_mamba, pool=unified_sub_pool)
 PAGE_SIZES = (1, 4)
@@ -65,25 +64,25 @@ def pools_of(allocator):
     return {pool: getattr(allocator, name) for pool, name in names.items() if hasattr(allocator, name)}
 
 
-def room(allocator, *names):
+def capacity(allocator, *names):
     """The most pages that each of some pools can take at once, counted up."""
     return next(n for n in itertools.count() if not packs(allocator, dict.fromkeys(names, n + 1)))
 
 
 class Checked(Script):
-    """A script on one allocator whose rooms are held against packings counted out."""
+    """A script on one allocator, whose capacities are compared with packings that are counted out."""
 
     def compare(self):
-        """As ever, and the rooms."""
+        """As in every script, and the capacities."""
         super().compare()
         inner = self.sides[0].inner
         if not self.in_group:
             names = [name for name in pools_of(inner) if name != "mamba"]
             ids = inner.full_attn_allocator.num_virtual_ids - 1 - inner.full_attn_allocator.live_page_count
-            assert inner.available_size() == min(room(inner, *names), ids) * self.page_size
+            assert inner.available_size() == min(capacity(inner, *names), ids) * self.page_size
             assert inner.size_full >= inner.full_available_size() >= inner.available_size()
             if hasattr(inner, "mamba_allocator"):
-                assert inner.mamba_allocator.available_size() == room(inner, "mamba")
+                assert inner.mamba_allocator.available_size() == capacity(inner, "mamba")
         for pool in pools_of(inner).values():
             facts(pool)
 
@@ -108,8 +107,8 @@ def facts(pool):
 @pytest.mark.parametrize("is_lazy", [True, False], ids=["lazy", "eager"])
 @pytest.mark.parametrize("page_size", PAGE_SIZES)
 @pytest.mark.parametrize("kind", KINDS)
-def test_scripts_keep_bytes_and_count_room_exactly(kind, page_size, is_lazy):
-    """Random calls lose no byte of a live page, share none, and the room is the largest packing that there is."""
+def test_scripts_keep_bytes_and_count_capacity_exactly(kind, page_size, is_lazy):
+    """Random calls lose no byte of a live page and share none, and the capacity is the largest packing there is."""
     for seed in range(3):
         side = Side(allocator_of(kind, page_size, is_lazy=is_lazy), page_size)
         Checked([side], page_size, seed).run(40)
@@ -118,7 +117,7 @@ def test_scripts_keep_bytes_and_count_room_exactly(kind, page_size, is_lazy):
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_first_freed_is_first_reused(kind):
-    """Ids are handed out from 1 upward and freed ones queue behind them, whatever moves."""
+    """Ids are handed out from 1 upward and freed ones queue behind them, even when pages move."""
     allocator = allocator_of(kind, 1)
     first = allocator.alloc(4)
     assert first.tolist() == [1, 2, 3, 4]
@@ -189,8 +188,8 @@ def test_tensors_of_a_pool_share_no_byte_and_lie_in_their_slots(kind, page_size)
         assert owners.max() == 1
 
 
-def test_latent_rows_and_keys_are_asked_for_by_their_kind():
-    """Specs and tensors of another kind, and pools that there are not, are refused by name."""
+def test_specs_and_tensors_of_another_kind_are_refused():
+    """Specs and tensors of another kind, and unknown pools, are refused by name."""
     buffer = make_buffer(OURS, "both", 4)
     wrong = [buffer.mla_spec, buffer.mamba_spec, buffer.mla_views_for, buffer.mamba_views_for]
     for ask, name in [*((ask, "full") for ask in wrong), (buffer.mha_spec, "mamba"), (buffer.mha_views_for, "mamba")]:
@@ -202,8 +201,8 @@ def test_latent_rows_and_keys_are_asked_for_by_their_kind():
     assert [spec.name for spec in buffer.sub_pool_specs] == ["mamba", "swa", "full"]
 
 
-def test_slots_above_the_sink():
-    """The first slot and page of a pool are the first that lie above the largest page of any."""
+def test_first_slot_lies_above_the_sink():
+    """The first slot and page of a pool are the first above the largest page of any pool."""
     buffer = make_buffer(OURS, "states", 4)
     full = pool_of(buffer, "full")
     assert buffer.min_slot_index("full") == 7  # 656 bytes of state, 96 of a token
@@ -225,8 +224,8 @@ def test_slots_above_the_sink():
     ],
     ids=str,
 )
-def test_buffers_that_cannot_be_are_refused(change, error):
-    """What a buffer cannot be made of, or has no room for, is refused when it is made."""
+def test_impossible_buffers_are_refused(change, error):
+    """Unsupported settings, and sizes without capacity for a page, are refused by the constructor."""
     full, swa = make_specs(OURS, "windows")
     states = {"name": "mamba", "layer_num": 1, "grow_direction": "up", "conv_state_shapes": ((3,),)}
     states |= {"conv_dtype": torch.bfloat16, "temporal_state_shape": (2,), "temporal_dtype": torch.float32}
@@ -243,15 +242,15 @@ def test_buffers_that_cannot_be_are_refused(change, error):
 
 
 @pytest.mark.parametrize("change", [{"grow_direction": "sideways"}, {"layer_num": 0}])
-def test_specs_that_cannot_be_are_refused(change):
-    """Directions that there are not, and pools of no layers."""
+def test_impossible_specs_are_refused(change):
+    """Unknown directions and pools without layers are refused."""
     settings = {"name": "full", "layer_num": 1, "grow_direction": "up", "head_num": 1, "head_dim": 4}
     with pytest.raises(LayoutError, match="full"):
         memory.MHASubPoolSpec(**settings | change, store_dtype=torch.float16)
 
 
 def test_one_pool_alone_works_like_a_paged_allocator():
-    """An owner's pool grows, shrinks and waits by pages; what it takes is room that its peer loses."""
+    """A pool that owns ids grows, shrinks and defers frees by pages; what it takes is lost to the other pool."""
     buffer = make_buffer(OURS, "states", 4)
     full, mamba = pool_of(buffer, "full"), pool_of(buffer, "mamba", 1)
     full.bind_peer(mamba)
@@ -276,8 +275,8 @@ def test_one_pool_alone_works_like_a_paged_allocator():
         full.resize(None)
 
 
-def test_physical_slots_can_be_asked_for_at_once():
-    """`take_physical` hands out slots where they lie; their ids are found by the table, and free them."""
+def test_take_physical_says_where_slots_lie():
+    """`take_physical` returns where slots lie; the table has their ids, by which they are freed."""
     full = pool_of(make_buffer(OURS, "windows", 4), "full")
     places = full.take_physical(8)
     pages = full.take_physical_pages(1)
@@ -293,7 +292,7 @@ def test_physical_slots_can_be_asked_for_at_once():
 @pytest.mark.parametrize("page_size", [1, 4])
 @pytest.mark.parametrize("grouped", [False, True])
 def test_pages_under_given_ids_are_freed_once_and_in_rows(page_size, grouped):
-    """A page in two stretches, a single slot named twice and a torn stretch are refused, and no page has gone."""
+    """A page in two stretches, a slot named twice and a torn stretch are refused, with nothing changed."""
     buffer = make_buffer(OURS, "windows", page_size)
     owner, guest = pool_of(buffer, "full", page_size), pool_of(buffer, "swa", page_size, is_id_owner=False)
     row = owner.alloc(3 * page_size)
@@ -314,15 +313,15 @@ def test_pages_under_given_ids_are_freed_once_and_in_rows(page_size, grouped):
     assert guest.live_page_count == 0
 
 
-def test_pool_that_is_given_its_ids():
-    """A pool without ids of its own takes pages under another's, waits in groups, and refuses what it has not."""
+def test_pool_takes_pages_under_given_ids():
+    """A pool without ids of its own takes pages under another's, waits in groups, and refuses other pages."""
     buffer = make_buffer(OURS, "windows", 4)
     owner, guest = pool_of(buffer, "full"), pool_of(buffer, "swa", is_id_owner=False)
     ids = owner.alloc(16)[::4] // 4
     guest.alloc_with_virtual(ids)
     assert (guest.live_page_count, guest.free_virtual_ids, guest.is_id_owner) == (4, None, False)
     facts(guest)
-    with pytest.raises(InvalidSize, match="room for"):
+    with pytest.raises(InvalidSize, match="asked for and"):
         guest.alloc_with_virtual(torch.arange(5, owner.num_virtual_ids))
     guest.free_group_begin()
     guest.free_segment(ids[:1] * 4, start_pos=0)
@@ -348,11 +347,11 @@ def test_pool_that_is_given_its_ids():
     assert guest.verify_byte_accounting() == []
 
 
-def test_only_owners_hand_ids_out():
-    """Asking the wrong one of the two ways raises, and says which is the right one."""
+def test_only_owners_hand_out_ids():
+    """The wrong call raises and names the right one."""
     buffer = make_buffer(OURS, "windows", 4)
     owner, guest = pool_of(buffer, "full"), pool_of(buffer, "swa", is_id_owner=False)
-    with pytest.raises(LayoutError, match="use alloc"):
+    with pytest.raises(LayoutError, match="Use alloc"):
         owner.alloc_with_virtual(ints([1]))
     wrong = (lambda: guest.alloc(4), lambda: Side(guest, 4).alloc_extend([0], [1], [-1]))
     for ask in (*wrong, lambda: Side(guest, 4).alloc_decode([1], [-1])):
@@ -366,7 +365,7 @@ def test_pools_of_one_buffer_agree():
     full = pool_of(buffer, "full")
     with pytest.raises(LayoutError, match="pages"):
         pool_of(buffer, "swa", 1)
-    with pytest.raises(LayoutError, match="lazily"):
+    with pytest.raises(LayoutError, match="lazy_compaction"):
         pool_of(buffer, "swa", lazy_compaction=False)
     with pytest.raises(LayoutError, match="different buffers"):
         full.bind_peer(pool_of(make_buffer(OURS, "windows", 4), "swa"))
@@ -381,8 +380,8 @@ def test_pools_of_one_buffer_agree():
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_translation_is_of_what_is_held_alone(kind):
-    """-1, padding and what nobody holds lie in the sink; an id past the pool raises; `out` is written in place."""
+def test_slots_that_are_not_held_translate_to_the_sink(kind):
+    """-1, padding and free slots lie in the sink; an id past the pool raises; `out` is written in place."""
     allocator = allocator_of(kind, 4)
     row = allocator.alloc(8)
     allocator.free(row[:4])
@@ -407,7 +406,7 @@ def test_translation_is_of_what_is_held_alone(kind):
 
 
 def test_tables_that_kernels_read_stay_where_they_are():
-    """The tensors of both sides are the same at every call, and follow once they are read or slots are translated."""
+    """The tensors of both sides are the same at every call, and are up to date after a read or a translation."""
     allocator = allocator_of("windows", 4)
     full, window = allocator.full_v2p_page_table, allocator.swa_v2p_page_table
     row = allocator.alloc(12)
@@ -426,8 +425,8 @@ def test_tables_that_kernels_read_stay_where_they_are():
 
 
 @pytest.mark.parametrize("kind", ["windows", "both"])
-def test_window_pages_change_hands(kind):
-    """A full page whose window is gone can take over another's, as a prefix cache does; the other loses it."""
+def test_window_pages_can_be_passed_on(kind):
+    """A full page without a window can take over another's, as a prefix cache does; the other loses it."""
     allocator = allocator_of(kind, 4)
     kept, incoming = allocator.alloc(8), allocator.alloc(8)
     allocator.free_swa(kept)
@@ -453,7 +452,7 @@ def test_prompt_with_windows_at_its_end_alone(kind):
 
 
 def test_sizes_are_given_or_what_the_bytes_allow():
-    """Both sizes or neither; without them a side has what it could hold alone, a window slot needing a full one."""
+    """Without sizes a side has what it could hold alone, where a window slot needs a full one."""
     buffer = make_buffer(OURS, "windows", 4)
     cls, settings = OURS.UnifiedSWATokenToKVPoolAllocator, {"kvcache": NoTensors(), "device": "cpu", "page_size": 4}
     with pytest.raises(InvalidSize, match="both"):
@@ -479,7 +478,7 @@ def test_sizes_are_given_or_what_the_bytes_allow():
 
 @pytest.mark.parametrize("kind", ["windows", "both"])
 def test_unequal_demands_are_answered_together(kind):
-    """Whether so many full and so many window slots fit is one question, answered as the packing says."""
+    """Whether so many full and so many window slots fit together is answered as the packing says."""
     allocator = allocator_of(kind, 4)
     allocator.alloc(16)
     for full, window in itertools.product(range(0, 14, 2), repeat=2):
@@ -489,7 +488,7 @@ def test_unequal_demands_are_answered_together(kind):
 
 @pytest.mark.parametrize("kind", ["states", "both"])
 def test_states_wait_and_go_with_the_tokens(kind):
-    """States freed in a group come back at its end; cleared alone, they leave the group and the tokens stay."""
+    """States freed in a group are available at its end; cleared alone, they leave the group and the tokens stay."""
     allocator = allocator_of(kind, 4)
     states = allocator.mamba_allocator
     row, held = allocator.alloc(8), states.alloc(3)
@@ -512,7 +511,7 @@ def test_states_wait_and_go_with_the_tokens(kind):
 
 @pytest.mark.parametrize("kind", ["states", "both"])
 def test_bytes_of_tokens_serve_states(kind):
-    """A state costs tokens by bytes; what must come free for states is no more than what does bring them."""
+    """A state costs tokens by bytes; the bound for a recheck is never more than what is really needed."""
     allocator = allocator_of(kind, 4)
     tokens = TOKEN_BYTES + (WINDOW_BYTES if kind == "both" else 0)
     assert allocator.mamba_slot_full_token_cost() == -(-STATE_BYTES // tokens)
@@ -532,7 +531,7 @@ def test_bytes_of_tokens_serve_states(kind):
 
 
 def test_size_of_tokens_beside_states_is_what_they_leave():
-    """Available and held tokens make up the size, whatever the states take."""
+    """Available and held tokens make up the size, for any number of states."""
     allocator = allocator_of("states", 4)
     for _ in range(3):
         allocator.alloc(8)
@@ -545,7 +544,7 @@ def test_size_of_tokens_beside_states_is_what_they_leave():
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_sides_pass_on_what_they_are_told(kind):
+def test_views_pass_calls_on_to_their_owner(kind):
     """The pools of an allocator take, free and wait as it does, and cannot be cleared or resized alone."""
     allocator = allocator_of(kind, 4)
     full = allocator.full_attn_allocator
@@ -573,7 +572,7 @@ def test_sides_pass_on_what_they_are_told(kind):
 
 
 def test_window_side_frees_windows_alone():
-    """What is freed on the window side leaves the full page, by any of its ways, and is not handed out there."""
+    """A free on the window side, by any call, keeps the full page; and nothing is handed out there."""
     allocator = allocator_of("windows", 4)
     row, window = allocator.alloc(12), allocator.swa_attn_allocator
     window.free(row[:1])
@@ -612,7 +611,7 @@ def scattered(kind, *, is_lazy=True):
 @pytest.mark.parametrize("through", ["allocator", "side"])
 @pytest.mark.parametrize("kind", KINDS)
 def test_moves_come_behind_the_last_forward_pass(kind, through):
-    """The event of the last pass is waited for before pages move, by whichever of its names it came."""
+    """Moves wait for the event of the last pass, by either of its names."""
     allocator = scattered(kind)
     target = allocator if through == "allocator" else allocator.full_attn_allocator
     first, last = Event(), Event()
@@ -626,7 +625,7 @@ def test_moves_come_behind_the_last_forward_pass(kind, through):
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_nothing_moves_while_a_gate_is_closed(kind):
-    """Each of the two gates keeps pages where they are, and what there is room for is counted accordingly."""
+    """Each of the two gates keeps pages where they are, and the capacity is counted accordingly."""
     allocator, is_open = scattered(kind), {"disagg": True, "host": True}
     allocator.set_disagg_move_gate(lambda: is_open["disagg"])
     allocator.set_host_transfer_move_gate(lambda: is_open["host"])
@@ -643,19 +642,19 @@ def test_nothing_moves_while_a_gate_is_closed(kind):
     assert allocator.available_size() == with_moves
 
 
-def test_without_an_event_the_whole_stream_is_waited_for(monkeypatch):
-    """A forward stream is waited for by the current one as long as no event says more, and nothing without either."""
+def test_moves_wait_for_the_whole_stream_without_an_event(monkeypatch):
+    """Without an event the current stream waits for the forward stream, and for nothing without either."""
     waited = []
     stream = SimpleNamespace(wait_stream=waited.append)
     module = SimpleNamespace(current_stream=lambda: stream)
     monkeypatch.setattr(torch, "get_device_module", lambda _: module)
-    moving = Moving("cpu")
-    moving.fence()
-    moving.forward_stream = "forward"
-    moving.fence()
-    moving.forward_done = Event()
-    moving.fence()
-    assert (waited, moving.forward_done.waits) == (["forward"], 1)
+    moves = memory.MoveGate("cpu")
+    moves.fence()
+    moves.forward_stream = "forward"
+    moves.fence()
+    moves.forward_done = Event()
+    moves.fence()
+    assert (waited, moves.forward_done.waits) == (["forward"], 1)
 
 
 def test_eager_buffers_have_no_holes():
@@ -717,8 +716,8 @@ def test_eviction_goes_on_until_tokens_fit_together(kind, is_grouped):
 
 
 @pytest.mark.parametrize("kind", ["windows", "both"])
-def test_reservation_of_both_sides_is_made_room_for(kind):
-    """Rows are evicted until the slots of both sides fit together; if they never do, it is said why."""
+def test_eviction_makes_room_for_a_reservation_of_both_sides(kind):
+    """Rows are evicted until the slots of both sides fit together; if they never do, the answer says why."""
     allocator = allocator_of(kind, 4)
     rows = [allocator.alloc(4) for _ in range(allocator.available_size() // 4)]
     tree = Tree(allocator, rows)
@@ -729,7 +728,7 @@ def test_reservation_of_both_sides_is_made_room_for(kind):
 
 
 def test_demand_of_rows_is_that_of_the_pages_they_open():
-    """What to evict for before rows grow is counted in pages; of shards it is what the caller reckons."""
+    """The demand before rows grow is counted in pages; with shards it is the caller's figure."""
     allocator = allocator_of("windows", 4)
     rng = np.random.default_rng(5)
     prefix = torch.from_numpy(rng.integers(0, 20, 30))
@@ -741,7 +740,7 @@ def test_demand_of_rows_is_that_of_the_pages_they_open():
 
 
 def test_copies_to_the_host_go_by_physical_slots():
-    """The pool beside states is told where the slots lie, both ways."""
+    """The pool beside states is passed physical slots, both ways."""
     calls = []
     allocator = allocator_of("states", 4)
     allocator._kvcache = SimpleNamespace(
@@ -752,3 +751,24 @@ def test_copies_to_the_host_go_by_physical_slots():
     assert allocator.get_cpu_copy(row) == "copy"
     assert allocator.load_cpu_copy("copy", row) == "copy"
     assert all(torch.equal(call, allocator.translate_kv_loc(row)) for call in calls)
+
+
+def test_only_window_pools_pass_pages_on():
+    """`bind` of a pool without window pages raises and names the right call."""
+    full = allocator_of("windows").full_attn_allocator
+    with pytest.raises(LayoutError, match="window pool"):
+        full.bind(ints([1]), ints([1]))
+
+
+def test_attributes_of_parts_are_read_only():
+    """An attribute that is read from a part cannot be set, and reads the part from then on too."""
+    allocator = allocator_of("windows")
+    with pytest.raises(AttributeError, match="cannot set"):
+        allocator.size_full = 3
+    assert allocator.size_full == 4000
+
+
+def test_unified_classes_pass_for_window_allocators():
+    """SGLang asks for its classes of two sides by `isinstance`, and the unified ones are among them."""
+    assert issubclass(unified_hybrid_swa.UnifiedSWAAllocatorBase, SWATokenToKVPoolAllocator)
+    assert isinstance(allocator_of("both"), SWATokenToKVPoolAllocator)

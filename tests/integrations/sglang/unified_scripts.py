@@ -51,7 +51,7 @@ def make_allocator(classes, buffer, kind, page_size, kvcache, *, is_lazy):
 
 
 class NoTensors:
-    """In the place of the pools that the slots index."""
+    """Stands for the pools that the slots index."""
 
     full_kv_pool = swa_kv_pool = mamba_pool = swa_req_ring_size = None
 
@@ -59,13 +59,9 @@ class NoTensors:
         """Keep both."""
         self.full_allocator, self.swa_allocator = full_allocator, swa_allocator
 
-    def register_mapping(self, mapping):
-        """There is none to keep."""
-        assert mapping is None
-
 
 class Side(DropIn):
-    """An allocator with SGLang's methods; every page of every pool that somebody holds has a stamp of its own."""
+    """An allocator with SGLang's methods; every page in use, of every pool, has a stamp of its own."""
 
     def __init__(self, inner, page_size):
         super().__init__(inner)
@@ -119,10 +115,10 @@ def ints(values):
 
 
 class Script:
-    """Random calls that every side gets alike: rows that grow, lose windows and go, and states.
+    """The same random calls to every side: rows that grow, lose windows and are freed, and states.
 
-    can_grow: whether rows grow by extend and decode, too. exact: whether all sides must have the same room; if not, the
-    first one may have less than the others, and is asked for no more than that, or for more than any has.
+    can_grow: whether rows grow by extend and decode, too. exact: whether all sides must have the same capacity; if not,
+    the first one may have less than the others, and is asked for no more than that, or for more than any has.
     """
 
     def __init__(self, sides, page_size, seed, *, can_grow=True, exact=True):
@@ -153,7 +149,7 @@ class Script:
             assert side.inner.verify_byte_accounting() == []
 
     def compare(self):
-        """The same in use on all sides, the same room, and rows of the same pages but for their names."""
+        """All sides have the same in use and available, and rows of the same pages under other names."""
         waiting = self.in_group
         for side in self.sides:
             if not waiting:
@@ -232,7 +228,7 @@ class Script:
             side.rows = [[*row, slot] for row, slot in zip(side.rows, part, strict=True)]
 
     def finish(self):
-        """A row goes, by one of the ways there are."""
+        """Free a row, by one of the calls there are."""
         if not self.sides[0].rows:
             return
         at, way = self.rng.randrange(len(self.sides[0].rows)), self.rng.randrange(3)
@@ -243,7 +239,7 @@ class Script:
             self.give(side, row, dead, way)
 
     def cut(self):
-        """The end of a row goes, whole pages at a time."""
+        """Free the end of a row, whole pages at a time."""
         long = [at for at, row in enumerate(self.sides[0].rows) if len(row) > self.sides[0].dead[at] + self.page_size]
         if not long:
             return
@@ -289,7 +285,7 @@ class Script:
             side.held += [] if slots is None else slots.tolist()
 
     def give_states(self):
-        """One of them goes; outside a group, where all free them at once."""
+        """Free one of them, outside a group, where all sides free it at once."""
         if self.in_group or not self.sides[0].held:
             return
         at = self.rng.randrange(len(self.sides[0].held))

@@ -1,4 +1,4 @@
-"""SGLang on kvstead's allocators: its classes, its signatures, none of its faults.
+"""SGLang's memory classes on kvstead's allocators, under SGLang's names and signatures.
 
 Names are resolved when first used, and none of them needs SGLang.
 """

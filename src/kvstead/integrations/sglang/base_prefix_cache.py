@@ -1,7 +1,6 @@
-"""What a prefix cache is asked and what it answers, in SGLang's words.
+"""Parameters and results of a prefix cache, as SGLang names them.
 
-In a process that has loaded SGLang its own types are used (`engine_types`), so that its callers get what they know; the
-plain ones below stand in for them elsewhere.
+In a process that has loaded SGLang, SGLang's own types are used (`engine_types`). Elsewhere the ones below stand in.
 """
 
 from __future__ import annotations
@@ -17,9 +16,10 @@ from kvstead.integrations.sglang.radix_key import RadixKey
 
 @dataclass(slots=True)
 class CacheInitParams:
-    """What a cache is made of.
+    """What a cache is made from.
 
-    token_to_kv_pool_allocator: gets back what is evicted; None for a tree without memory. page_size: that allocator's.
+    token_to_kv_pool_allocator: where evicted slots are freed; None for a tree without memory. page_size: that
+    allocator's.
     """
 
     disable: bool
@@ -51,7 +51,7 @@ class InsertParams:
 
 @dataclass(slots=True)
 class EvictParams:
-    """How many tokens, window slots and states are wanted back."""
+    """How many tokens, window slots and states to evict."""
 
     num_tokens: int = 0
     swa_num_tokens: int = 0
@@ -59,7 +59,7 @@ class EvictParams:
 
 
 class MatchResult(NamedTuple):
-    """The cached part of a key: its length in tokens, and the node where it ends, which is all three of the nodes."""
+    """The cached part of a key: its length in tokens and the node where it ends; all three nodes are that one."""
 
     device_prefix_len: int
     last_device_node: Any
@@ -76,7 +76,7 @@ class InsertResult(NamedTuple):
 
 
 class EvictResult(NamedTuple):
-    """Tokens, window slots and states given back."""
+    """Tokens, window slots and states that were evicted."""
 
     num_tokens_evicted: int = 0
     swa_num_tokens_evicted: int = 0
@@ -84,24 +84,24 @@ class EvictResult(NamedTuple):
 
 
 class IncLockRefResult(NamedTuple):
-    """By how many tokens what can be evicted has changed."""
+    """The change of `evictable_size`, in tokens."""
 
     delta: int | None = None
 
 
 class DecLockRefResult(NamedTuple):
-    """By how many tokens what can be evicted has changed."""
+    """The change of `evictable_size`, in tokens."""
 
     delta: int | None = None
 
 
 class TreeLock(NamedTuple):
-    """One lock of a node, for whoever gives it back."""
+    """One lock of a node, to be passed to `unlock`."""
 
     node: Any
     receipt: Any = None
 
 
 def engine_types() -> Any:
-    """The module whose types are handed out: SGLang's, where this process has loaded it, else this one."""
+    """The module with the types to use: SGLang's if this process has loaded it, else this one."""
     return sys.modules.get("sglang.srt.mem_cache.base_prefix_cache", sys.modules[__name__])

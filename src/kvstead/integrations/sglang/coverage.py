@@ -1,7 +1,7 @@
-"""Which classes of SGLang kvstead stands in for, and which of the installed version it can.
+"""Which classes of SGLang kvstead replaces, and which of those in the installed version it can.
 
-A class can be replaced if whatever may be passed to it may be passed to ours. Classes of one family hand each other
-their insides, so all of a family are replaced or none.
+A class can be replaced if ours takes all arguments that SGLang's takes. Classes of one family use each other's private
+attributes, so all of a family are replaced or none.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ COVERED_VERSIONS = ("0.5.19", "0.5.23")
 
 _OURS = "kvstead.integrations.sglang."
 _UNIFIED = "unified"
-_LEFT_OUT = {"0.5.19": _UNIFIED}  # a family whose memory has another image in that version
+_LEFT_OUT = {"0.5.19": _UNIFIED}  # a family whose memory is laid out differently in that version
 _VARIADIC = {inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD}
 
 
 class Seat(NamedTuple):
-    """A class of SGLang's, and that of ours which takes its place. family: those that go together, "" for none."""
+    """A class of SGLang's, and ours that replaces it. family: the classes that are replaced together, "" for none."""
 
     theirs: str
     ours: str
@@ -30,7 +30,7 @@ class Seat(NamedTuple):
 
     @property
     def name(self) -> str:
-        """The name of the class, without its module."""
+        """The name of the class without its module."""
         return self.theirs.rpartition(".")[2]
 
 
@@ -70,18 +70,17 @@ SEATS: tuple[Seat, ...] = (
     ),
 )
 
-# Classes of SGLang's built on the above that stay as they are, and why.
+# Classes of SGLang's that derive from these and stay as they are, and why.
 KEPT: Mapping[str, str] = {
-    "sglang.srt.mem_cache.allocator.page_interleave.PageInterleavePoolAllocator": "has free lists of its own, by shard",
-    "sglang.srt.mem_cache.allocator.unified_sub_pool.FloatMultiEndedAllocator": "nobody makes one: kvstead's chain has "
-    "its pools in the middle itself",
-    "sglang.srt.mem_cache.memory_pool.HybridReqToTokenPool": "a class below it writes to the list of rows directly",
-    "sglang.srt.mem_cache.pure_swa_radix_cache.PureSWARadixCache": "is built on the insides of SGLang's RadixCache",
-    "sglang.srt.mem_cache.storage.flexkv.flexkv_radix_cache.FlexKVRadixCache": "is built on the insides of SGLang's "
-    "RadixCache",
+    "sglang.srt.mem_cache.allocator.page_interleave.PageInterleavePoolAllocator": "has its own free lists, by shard",
+    "sglang.srt.mem_cache.allocator.unified_sub_pool.FloatMultiEndedAllocator": "is never made: kvstead's arena "
+    "handles pools in the middle itself",
+    "sglang.srt.mem_cache.memory_pool.HybridReqToTokenPool": "a subclass writes to the list of free rows directly",
+    "sglang.srt.mem_cache.pure_swa_radix_cache.PureSWARadixCache": "uses private attributes of its base",
+    "sglang.srt.mem_cache.storage.flexkv.flexkv_radix_cache.FlexKVRadixCache": "uses private attributes of its base",
 }
 
-# Classes of SGLang's that only use what is public in their base, and so get ours for a base.
+# Classes of SGLang's that use only public attributes of their base, and so get ours as their base.
 REBASED = frozenset(
     {
         "sglang.srt.hardware_backend.mlx.kv_cache.auxiliary_state.MlxAuxiliaryStateReqToTokenPool",
@@ -92,7 +91,7 @@ REBASED = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """What becomes of a class of SGLang's. fault: why it cannot be replaced, "" if it can be."""
+    """Whether a class of SGLang's can be replaced. fault: why it cannot, "" if it can."""
 
     seat: Seat
     fault: str = ""
@@ -102,19 +101,19 @@ class Finding:
 
 @dataclass(frozen=True, slots=True)
 class Coverage:
-    """What there is to replace. version: SGLang's, None where it is not installed."""
+    """All findings about one version of SGLang. version: None where SGLang is not installed."""
 
     version: str | None
     findings: tuple[Finding, ...]
 
     @property
     def is_covered(self) -> bool:
-        """Whether the version is one that kvstead was tested beside."""
+        """Whether kvstead was tested with this version."""
         return self.version in COVERED_VERSIONS
 
     @property
     def faults(self) -> tuple[Finding, ...]:
-        """Classes that cannot be replaced."""
+        """Findings about classes that cannot be replaced."""
         return tuple(finding for finding in self.findings if finding.fault)
 
 
@@ -127,7 +126,7 @@ def installed_version() -> str | None:
 
 
 def examine() -> Coverage:
-    """Import SGLang's classes and ours, and compare what may be passed to them."""
+    """Import SGLang's classes and ours, and compare the arguments that they take."""
     installed = installed_version()
     if installed is None:
         return Coverage(None, ())
@@ -137,7 +136,7 @@ def examine() -> Coverage:
 
 
 def missing_parameters(theirs: Callable[..., Any], ours: Callable[..., Any]) -> list[str]:
-    """Public parameters of one callable that the other does not take, or takes in another way or place."""
+    """Public parameters of `theirs` that `ours` does not take, or takes in another way or place."""
     wanted, given = inspect.signature(theirs).parameters, inspect.signature(ours).parameters
     if any(parameter.kind is inspect.Parameter.VAR_KEYWORD for parameter in given.values()):
         return []
@@ -160,13 +159,13 @@ def missing_parameters(theirs: Callable[..., Any], ours: Callable[..., Any]) -> 
 def _examine(seat: Seat) -> Finding:
     try:
         theirs, ours = _load(seat.theirs), _load(seat.ours)
-    except Exception as error:  # noqa: BLE001 - whatever a module does when it is imported
+    except Exception as error:  # noqa: BLE001 - a module may raise anything when it is imported
         return Finding(seat, f"cannot be imported: {type(error).__name__}: {error}".splitlines()[0])
     methods = ["__init__", *(name for name in vars(theirs) if not name.startswith("_") and hasattr(ours, name))]
     for name in methods:
         method, own = getattr(theirs, name), getattr(ours, name)
         if inspect.isroutine(method) and inspect.isroutine(own) and (missing := missing_parameters(method, own)):
-            return Finding(seat, f"{name} takes no {', '.join(missing)}", theirs, ours)
+            return Finding(seat, f"{name} does not take {', '.join(missing)}", theirs, ours)
     return Finding(seat, "", theirs, ours)
 
 
@@ -179,4 +178,6 @@ def _load(path: str) -> type:
 def _with_family(finding: Finding, lacking: Mapping[str, str]) -> Finding:
     if finding.fault or finding.seat.family not in lacking:
         return finding
-    return Finding(finding.seat, f"goes together with {lacking[finding.seat.family]}", finding.theirs, finding.ours)
+    return Finding(
+        finding.seat, f"it is replaced only together with {lacking[finding.seat.family]}", finding.theirs, finding.ours
+    )

@@ -1,4 +1,4 @@
-"""SGLang's table of requests: a row of slots each, on the device, and whose turn each row is, on the host."""
+"""SGLang's table of requests: a row of slots each on the device, and which rows are in use on the host."""
 
 from __future__ import annotations
 
@@ -19,10 +19,9 @@ class ReqToTokenPool:
     """Rows 1 .. `size` of `max_context_len` slots; row 0 is padding.
 
     req_to_token: int32[size + 1, max_context_len] on the device. req_generation: int64[size + 1] on the host, how often
-    each row was handed out; it only ever grows, also across `clear`.
+    each row was handed out; it only grows, also across `clear`.
 
-    Rows given back keep their slots until they are written again. A row is given back once: the second time raises
-    `StaleRow`, with nothing changed.
+    Freed rows keep their slots until they are written again. Freeing a row twice raises `StaleRow` and changes nothing.
     """
 
     enable_mamba_extra_buffer_lazy = False
@@ -42,7 +41,7 @@ class ReqToTokenPool:
 
     @property
     def free_slots(self) -> list[int]:
-        """Rows that are not out, ascending. O(rows)."""
+        """Rows that are not in use, ascending. O(rows)."""
         free = np.flatnonzero(self._rows.states[1:] != LIVE) + 1
         return [int(row) for row in free]
 
@@ -51,13 +50,13 @@ class ReqToTokenPool:
         return self._rows.num_free
 
     def alloc(self, reqs: Sequence[Any]) -> list[int] | None:
-        """A row for each request, the one that it has already or a new one; None when short, with nothing changed.
+        """Give each request a row if it has none: the rows of all; None when short, with nothing changed.
 
         Raises `StaleRow` for a request that has a row but no slots in it.
         """
         empty = [req.kv.req_pool_idx for req in reqs if req.kv.holds_kv and req.kv.kv_allocated_len <= 0]
         if empty:
-            raise StaleRow(f"rows {empty} are held by requests that have no slots. Free them, and ask for new ones.")
+            raise StaleRow(f"rows {empty} are held by requests that have no slots. Free them and ask for new ones.")
         waiting = [req for req in reqs if not req.kv.holds_kv]
         rows = self.alloc_rows(len(waiting))
         if rows is None:
@@ -67,7 +66,7 @@ class ReqToTokenPool:
         return [req.kv.req_pool_idx for req in reqs]
 
     def alloc_rows(self, need_size: int) -> list[int] | None:
-        """New rows, each with its generation raised by one; None when short, with nothing changed."""
+        """Hand out rows and raise their generations by one; None when short, with nothing changed."""
         rows = self._rows.take(need_size)
         if rows is None:
             return None
@@ -77,14 +76,14 @@ class ReqToTokenPool:
         return taken
 
     def free(self, req: Any) -> None:
-        """Take a request's row back. Raises `StaleRow` for one that has none."""
+        """Free a request's row. Raises `StaleRow` for a request that has none."""
         if not req.kv.holds_kv:
-            raise StaleRow("a request is freed that has no row. Free each request once.")
+            raise StaleRow("the request has no row to free. Free each request once.")
         self.free_rows([req.kv.req_pool_idx])
         req.kv.req_pool_idx = None
 
     def free_rows(self, indices: Sequence[int]) -> None:
-        """Take rows back, all or none. Raises `StaleRow` for one that is not out, or named twice."""
+        """Free rows, all or none. Raises `StaleRow` for one that is not in use, or named twice."""
         for row, times in Counter(indices).items():
             self._rows.require_live(row)
             if times > 1:
@@ -95,38 +94,38 @@ class ReqToTokenPool:
             self._rows.give(row)
 
     def write(self, indices: Any, values: torch.Tensor) -> None:
-        """Write slots at `indices`, whatever indexes the table: row and range, or tensors of rows and positions."""
+        """Write slots at `indices`: a row and a range, or tensors of rows and positions."""
         self.req_to_token[indices] = values
 
     def clear(self) -> None:
-        """Take all rows back. Generations go on."""
+        """Free all rows. Generations stay."""
         self._rows.clear()
         if self._aux_cache is not None:
             self._aux_cache.clear()
 
     def attach_aux_cache(self, aux_cache: Any) -> None:
-        """Have rows of another cache follow these. Raises `RuntimeError` when one does already."""
+        """Let another cache follow these rows. Raises `RuntimeError` when one does already."""
         if self._aux_cache is not None:
-            raise RuntimeError("a cache is attached already. Attach one.")
+            raise RuntimeError("A cache is attached already. Attach only one.")
         self._aux_cache = aux_cache
 
     def register_on_alloc_rows(self, hook: Callable[[list[int]], None]) -> None:
-        """Have `hook` called with rows that were handed out. Raises `RuntimeError` when there is one already."""
+        """Call `hook` with rows that are handed out. Raises `RuntimeError` when there is a hook already."""
         if self._on_alloc_rows is not None:
-            raise RuntimeError("a hook is registered already. Register one.")
+            raise RuntimeError("A hook is registered already. Register only one.")
         self._on_alloc_rows = hook
 
     def reset_aux_cache_allocator(self) -> None:
-        """Have the attached cache start its own books anew."""
+        """Reset the allocator of the attached cache."""
         if self._aux_cache is not None:
             self._aux_cache.reset_allocator()
 
     def schedulable_token_capacity(self, physical_capacity: int) -> int:
-        """Tokens that requests may hold: `physical_capacity`, or what the attached cache has room for."""
+        """Tokens that requests may hold: `physical_capacity`, or the capacity of the attached cache."""
         return physical_capacity if self._aux_cache is None else int(self._aux_cache.dense_capacity)
 
     def alloc_aux_to_lengths(self, *, req_pool_indices_cpu: torch.Tensor, target_seq_lens_cpu: torch.Tensor) -> None:
-        """Have the attached cache hold so many tokens for each row."""
+        """Let the attached cache allocate up to so many tokens for each row."""
         if self._aux_cache is not None:
             self._aux_cache.alloc_to_lengths(
                 req_pool_indices_cpu=req_pool_indices_cpu, target_seq_lens_cpu=target_seq_lens_cpu
@@ -134,7 +133,7 @@ class ReqToTokenPool:
 
 
 def _saved(*, enable: bool) -> AbstractContextManager[Any]:
-    """Where memory is made that SGLang's memory saver can let go of and bring back."""
+    """A context whose allocations SGLang's memory saver can release and restore."""
     if not enable:
         return nullcontext()
     from sglang.srt.constants import GPU_MEMORY_TYPE_KV_CACHE

@@ -1,13 +1,13 @@
-"""SGLang's plugin: puts kvstead's classes in the place of SGLang's, in every process that SGLang starts.
+"""SGLang's plugin: replaces SGLang's classes by kvstead's, in every process that SGLang starts.
 
-SGLang calls `register` before it starts an engine, whatever it has imported by then.
+SGLang calls `register` before it starts an engine. By then it may have imported any of its modules.
 
-    module.Class              by SGLang's own hook, which also finds the names that others have imported
-    subclass.__bases__        here: where a class of SGLang's uses nothing but what is public in its base
-    isinstance(x, Class)      of a subclass that keeps SGLang's base: still true, for ours take SGLang's for their own
+    module.Class              is replaced by SGLang's own hook, also under the names that other modules have imported
+    subclass.__bases__        is replaced here, where a class of SGLang's uses only public attributes of its base
+    isinstance(x, Class)      stays true for a subclass that keeps SGLang's base: that is registered with our class
 
-KVSTEAD_SGLANG says what to do: `1` (or nothing) replaces what can be replaced, `strict` ends the process unless all of
-it can be, `off` leaves SGLang alone.
+KVSTEAD_SGLANG says what to do: `1` (the default) replaces what can be replaced, `strict` ends the process unless
+everything can be, `off` changes nothing.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ _log = logging.getLogger("kvstead.sglang")
 
 
 def register() -> None:
-    """Replace SGLang's classes, as KVSTEAD_SGLANG says, and tell the log once what was replaced, what not and why.
+    """Replace SGLang's classes as KVSTEAD_SGLANG says, and log in one line what was replaced, what was not and why.
 
-    Raises `ValueError` for another value, which SGLang logs, and `SystemExit` under `strict`: SGLang would survive any
-    other exception of a plugin and go on without it.
+    Raises `ValueError` for an unknown value, which SGLang logs, and `SystemExit` under `strict`: SGLang ignores any
+    other exception of a plugin and goes on without it.
     """
     mode = os.environ.get(SWITCH, "1").lower()
     if mode not in _MODES:
-        raise ValueError(f"{SWITCH} is {mode!r}. Use one of {', '.join(_MODES)}, or leave it out.")
+        raise ValueError(f"{SWITCH} is {mode!r}. Use one of {', '.join(_MODES)}, or leave it unset.")
     if mode == "off":
         return
     coverage = examine()
@@ -64,7 +64,7 @@ def _hook(findings: Iterable[Finding]) -> None:
 
 
 def _rebase(findings: Iterable[Finding]) -> list[str]:
-    """Give subclasses that exist already their new base, where they can do with it; in words what became of each."""
+    """Give existing subclasses their new base where that is possible: what happened to each, in words."""
     ours = {finding.theirs: finding.ours for finding in findings if finding.theirs and finding.ours}
     seats = {seat.theirs for seat in SEATS}
     existing: dict[type, None] = {}  # in order, each once
@@ -78,10 +78,10 @@ def _rebase(findings: Iterable[Finding]) -> list[str]:
 
 
 def _new_bases(subclass: type, bases: tuple[type, ...]) -> str:
-    """Set the bases, or say why not."""
+    """Set the bases; if that is not possible, return why."""
     path = _path(subclass)
     if path not in REBASED:
-        return f"keeps SGLang's base: {KEPT.get(path, 'it is not known what it needs of it')}"
+        return f"keeps SGLang's base: {KEPT.get(path, 'kvstead does not know what it needs of it')}"
     try:
         subclass.__bases__ = bases
     except TypeError as error:

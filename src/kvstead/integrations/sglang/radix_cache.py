@@ -1,10 +1,10 @@
-"""SGLang's prefix cache, over a tree of kvstead's.
+"""SGLang's prefix cache on kvstead's prefix tree.
 
-row of a request   [ 0 .. cache_protected_len | .. whole pages | the rest ]
-                     the tree's own, locked     its own          never cached
+row of a request   [ 0 .. cache_protected_len | .. whole pages        | the rest ]
+                     slots of the tree, locked  slots of the request    never cached
 
-checkpoint         keeps the whole pages in the tree, takes over the slots that it had before in exchange for the
-                   row's own, which are freed, and moves the request's lock to the new end
+checkpoint         inserts the whole pages; where the tree had them already, the row gets the tree's slots and its own
+                   are freed; then the lock of the request moves to the new end
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from typing import Any, Self
 import numpy as np
 import torch
 
+from kvstead.integrations.sglang.attribute_of import AttributeOf
 from kvstead.integrations.sglang.base_prefix_cache import CacheInitParams, engine_types
 from kvstead.integrations.sglang.radix_key import RadixKey
 from kvstead.integrations.sglang.radix_node import TreeNode, namespace_of
@@ -29,7 +30,7 @@ _HIGHEST_PRIORITY = 2**63 - 1
 
 
 class RadixCache:
-    """Cached prefixes over the slots of `params.token_to_kv_pool_allocator`, ours or SGLang's, or over none.
+    """Cached prefixes over the slots of `params.token_to_kv_pool_allocator`, ours or SGLang's, or over no slots.
 
     params: SGLang's `CacheInitParams`, or ours. Parameters and results of the methods are SGLang's types in a process
     that has loaded it. Without an allocator slots stand for nothing and the values that come with keys are ignored.
@@ -41,13 +42,20 @@ class RadixCache:
     kv_events = None
     is_eagle = False
 
+    evictable_size_ = AttributeOf[int]("core.evictable_tokens")
+    protected_size_ = AttributeOf[int]("core.protected_tokens")
+
     def __init__(self, params: Any) -> None:
         if params.is_eagle:
-            raise NotImplementedError("kvstead's tree has no keys of token pairs. Use SGLang's own cache with EAGLE.")
+            raise NotImplementedError(
+                "Keys of token pairs (EAGLE) are not supported. Use SGLang's own cache with EAGLE."
+            )
         if params.enable_kv_cache_events:
-            raise NotImplementedError("kvstead's tree reports no KV events. Leave them off, or use SGLang's own cache.")
+            raise NotImplementedError("KV events are not supported. Turn them off, or use SGLang's own cache.")
         if params.eviction_policy_config:
-            raise NotImplementedError(f"policies take no settings, got {params.eviction_policy_config}. Leave it out.")
+            raise NotImplementedError(
+                f"eviction_policy_config {params.eviction_policy_config} is not supported. Leave it out."
+            )
         self.disable: bool = params.disable
         self.req_to_token_pool = params.req_to_token_pool
         self.token_to_kv_pool_allocator = params.token_to_kv_pool_allocator
@@ -75,13 +83,13 @@ class RadixCache:
         return cls(params)
 
     def reset(self) -> None:
-        """Forget everything. Nothing is freed: whoever calls this clears the allocator as well."""
+        """Forget everything. No slots are freed: clear the allocator as well."""
         self._pool = pool_of(self.token_to_kv_pool_allocator, self.page_size)
         self.core = PrefixTree(self._pool, policy="lru" if self.disable else self.eviction_policy)
         self.root_node = TreeNode(self.core.root, self.page_size, self.device)
 
     def match_prefix(self, params: Any) -> Any:
-        """Find the longest cached prefix of `params.key`, in whole pages: a `MatchResult`, which holds nothing.
+        """Find the longest cached prefix of `params.key`, in whole pages: a `MatchResult`, which locks nothing.
 
         Raises `RequestError` for tokens that do not fit int32.
         """
@@ -95,16 +103,16 @@ class RadixCache:
         )
 
     def touch_prefix(self, key: Any) -> None:
-        """Mark what is cached of a key as used now."""
+        """Mark the cached part of a key as used now."""
         if not self.disable:
             tokens, namespace = _read_key(key)
             self.core.match(tokens, namespace=namespace)
 
     def insert(self, params: Any) -> Any:
-        """Keep the whole pages of `params.key`, whose slots are `params.value`: an `InsertResult`.
+        """Insert the whole pages of `params.key`, whose slots are `params.value`: an `InsertResult`.
 
-        The tree owns the slots behind `prefix_len`; those in front are the caller's to free where they are not the
-        tree's. Raises as `PrefixTree.insert`.
+        The tree owns the slots from `prefix_len` on. Those before it were cached already: the caller frees its own.
+        Raises as `PrefixTree.insert`.
         """
         if self.disable:
             return engine_types().InsertResult(prefix_len=0, last_device_node=self.root_node)
@@ -113,7 +121,7 @@ class RadixCache:
         return engine_types().InsertResult(prefix_len=done.num_shared, last_device_node=self._view(done))
 
     def evict(self, params: Any) -> Any:
-        """Give back at least `params.num_tokens` tokens, or all that is not locked, in whole nodes: an `EvictResult`.
+        """Evict whole nodes, at least `params.num_tokens` tokens or all that is not locked: an `EvictResult`.
 
         Raises `OpenGroup` while the allocator has a free group open: nothing would become available.
         """
@@ -122,34 +130,34 @@ class RadixCache:
         return engine_types().EvictResult(num_tokens_evicted=gone * self.page_size)
 
     def inc_lock_ref(self, node: TreeNode) -> Any:
-        """Keep everything down to `node`. Raises `UseAfterFree` if it is gone. The root needs no lock."""
+        """Lock the path down to `node`. Raises `UseAfterFree` if it was evicted. The root needs no lock."""
         before = self.core.evictable_tokens
         if node != self.root_node:
             self.core.lock(node.core)
         return engine_types().IncLockRefResult(delta=self.core.evictable_tokens - before)
 
     def dec_lock_ref(self, node: TreeNode, params: Any = None) -> Any:
-        """Undo one `inc_lock_ref` of this node. Raises `LockUnderflow` when there is none, `UseAfterFree` when gone."""
+        """Undo one `inc_lock_ref`. Raises `LockUnderflow` without a lock, `UseAfterFree` for an evicted node."""
         before = self.core.evictable_tokens
         if node != self.root_node:
             self.core.unlock(node.core)
         return engine_types().DecLockRefResult(delta=self.core.evictable_tokens - before)
 
     def lock(self, node: TreeNode) -> Any:
-        """`inc_lock_ref`, as a `TreeLock` that `unlock` takes back."""
+        """As `inc_lock_ref`: a `TreeLock`, to be passed to `unlock`."""
         self.inc_lock_ref(node)
         return engine_types().TreeLock(node, None)
 
     def unlock(self, lock: Any) -> None:
-        """Undo one `lock`; None is none."""
+        """Undo one `lock`. Does nothing for None."""
         if lock is not None:
             self.dec_lock_ref(lock.node)
 
     def checkpoint(self, req: Any, *, up_to: int) -> None:
-        """Keep the whole pages of a request's first `up_to` tokens, and let its row read the tree's slots for them.
+        """Insert the whole pages of a request's first `up_to` tokens, and put the tree's slots for them into its row.
 
-        Row, `cache_protected_len`, `lock` and `last_node` of the request are moved on. On a device the row is copied to
-        the host, which waits for it.
+        Updates row, `cache_protected_len`, `lock` and `last_node` of the request. On a device the row is copied to the
+        host, which waits for it.
         """
         if self.disable:
             return
@@ -159,7 +167,7 @@ class RadixCache:
         req.last_node = node
 
     def cache_unfinished_req(self, req: Any, chunked: bool = False) -> None:
-        """`checkpoint` of all tokens so far, in SGLang 0.5.19: the lock is that of `last_node`."""
+        """As `checkpoint`, for all tokens so far, in SGLang 0.5.19: the lock is that of `last_node`."""
         if self.disable:
             return
         token_ids = req.get_fill_ids()
@@ -170,7 +178,7 @@ class RadixCache:
         req.prefix_indices = self._row(req, len(token_ids)).to(torch.int64, copy=True)
 
     def cache_finished_req(self, req: Any, is_insert: bool = True, *, kv_len_to_handle: int) -> None:
-        """Keep the whole pages of a request's first tokens, free what else its row has of them, let its lock go."""
+        """Insert the whole pages of a request's first tokens, free the other slots of its row, and unlock its node."""
         row, start = self._row(req, kv_len_to_handle), req.kv.cache_protected_len
         if self.disable or not is_insert:
             self.token_to_kv_pool_allocator.free_segment(row[start:], start_pos=start)
@@ -183,33 +191,23 @@ class RadixCache:
             self.dec_lock_ref(req.last_node)
 
     def path_device_indices(self, node: TreeNode) -> torch.Tensor:
-        """The slots of all tokens from the root to there, int64 on the device. Raises `UseAfterFree` if it is gone."""
+        """The slots from the root to `node`, int64 on the device. Raises `UseAfterFree` for an evicted node."""
         return to_device(self.core.slots(node.core), self.device)
 
     def evictable_size(self) -> int:
-        """Tokens that eviction can give back."""
+        """Tokens that can be evicted."""
         return self.core.evictable_tokens
 
     def protected_size(self) -> int:
-        """Tokens that locks keep."""
-        return self.core.protected_tokens
-
-    @property
-    def evictable_size_(self) -> int:
-        """`evictable_size`."""
-        return self.core.evictable_tokens
-
-    @property
-    def protected_size_(self) -> int:
-        """`protected_size`."""
+        """Tokens that are locked and cannot be evicted."""
         return self.core.protected_tokens
 
     def total_size(self) -> int:
-        """All tokens that are cached."""
+        """All cached tokens, locked or not."""
         return self.core.evictable_tokens + self.core.protected_tokens
 
     def supports_prefix_sharing(self) -> bool:
-        """Whether anything is kept."""
+        """Whether prefixes are cached at all: not with `disable`."""
         return not self.disable
 
     def all_values_flatten(self) -> torch.Tensor:
@@ -218,20 +216,20 @@ class RadixCache:
         return to_device(slots_of(np.concatenate(pages), self.page_size), self.device)
 
     def available_and_evictable_str(self) -> str:
-        """Both numbers, for a log."""
+        """Tokens that are free and evictable, for a log line."""
         available, evictable = self.token_to_kv_pool_allocator.available_size(), self.evictable_size()
-        return f"{available + evictable} tokens to be had: {available} free, {evictable} cached and not locked\n"
+        return f"{available + evictable} tokens can be used: {available} free, {evictable} cached and not locked\n"
 
     def take_events(self) -> list[Any]:
-        """None ever."""
+        """KV events since the last call: always none."""
         return []
 
     def sanity_check(self) -> None:
-        """Recount everything. Raises `AuditError`."""
+        """Audit the tree. Raises `AuditError` for the first fault."""
         self.core.audit()
 
     def pretty_print(self) -> None:
-        """Print the tree: a node a line, below its parent, with its length, first tokens and locks."""
+        """Print the tree: one node a line, below its parent, with its length, first tokens and locks."""
         stack = [(self.root_node, 0)]
         while stack:
             node, depth = stack.pop()
@@ -241,7 +239,7 @@ class RadixCache:
         print(f"#tokens: {self.total_size()}")  # noqa: T201 - as above
 
     def _insert(self, tokens: Tokens, values: Any, namespace: Namespace, priority: int) -> Insertion:
-        """Keep a key; without an allocator, in slots of the tree's own making."""
+        """Insert a key; without an allocator, with slots that stand for nothing."""
         pool = self._pool
         if not isinstance(pool, UnboundPool):
             return self.core.insert(tokens, to_host(values)[: tokens.size], namespace=namespace, priority=priority)
@@ -252,12 +250,14 @@ class RadixCache:
         return done
 
     def _take_over(self, req: Any, token_ids: Sequence[int], prompt_len: int) -> TreeNode:
-        """Keep a request's tokens and make its row read the tree's slots for them: the node where they end.
+        """Insert a request's tokens and put the tree's slots for them into its row: the node where they end.
 
-        prompt_len: where to cut them, so that what follows can be evicted alone; it is kept a priority longer.
+        prompt_len: where to split, so that what follows can be evicted alone; the prompt gets a higher priority.
         """
         row, kv, namespace, priority = self._row(req, len(token_ids)), req.kv, _namespace(req), req.priority or 0
-        limit = getattr(kv, "swa_evict_floor", 0)  # what a model of windows alone has lost cannot be kept
+        limit = getattr(
+            kv, "swa_evict_floor", 0
+        )  # a model with windows alone has freed what lies before, which cannot be cached
         tokens = _tokens(token_ids)[: -(-limit // self.page_size) * self.page_size or None]
         done = self._insert(tokens, row, namespace, priority)
         if self.page_size <= prompt_len < done.num_tokens:
@@ -282,9 +282,9 @@ def _tokens(token_ids: Sequence[int]) -> Tokens:
 
 
 def _read_key(key: Any) -> tuple[Tokens, Namespace]:
-    """A key of SGLang's or ours."""
+    """Tokens and namespace of a key, SGLang's or ours."""
     if key.is_bigram:
-        raise NotImplementedError("kvstead's tree has no keys of token pairs. Use SGLang's own cache with EAGLE.")
+        raise NotImplementedError("Keys of token pairs (EAGLE) are not supported. Use SGLang's own cache with EAGLE.")
     return _tokens(key.raw_token_ids()), namespace_of(key.extra_key, key.cache_salt)
 
 

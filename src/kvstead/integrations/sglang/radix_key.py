@@ -1,4 +1,4 @@
-"""Keys of a prefix cache: token ids, and whose they are."""
+"""Keys of a prefix cache: token ids in a namespace."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class RadixKey:
         return self.token_ids[: self.limit]
 
     def __len__(self) -> int:
-        """Units."""
+        """The number of units."""
         num_tokens = len(self.raw_token_ids())
         return max(0, num_tokens - 1) if self.is_bigram else num_tokens
 
@@ -52,20 +52,20 @@ class RadixKey:
         return pairwise(tokens) if self.is_bigram else iter(tokens)
 
     def __getitem__(self, at: int | slice) -> RadixKey:
-        """A stretch of units as a key of its own. Raises `IndexError`, or `ValueError` for a step."""
+        """One unit, or a range of units, as a new key. Raises `IndexError`, or `ValueError` for a step."""
         if isinstance(at, int):
             start = at + len(self) if at < 0 else at
             if not 0 <= start < len(self):
-                raise IndexError(f"a key of {len(self)} units has none at {at}")
+                raise IndexError(f"index {at} is outside the key of {len(self)} units")
             at = slice(start, start + 1)
         start, stop, step = at.indices(len(self))
         if step != 1:
-            raise ValueError(f"a key is cut in steps of 1, not {step}")
+            raise ValueError(f"step {step} is not 1. Keys are cut in consecutive units.")
         end = stop + 1 if self.is_bigram and stop > start else stop
         return RadixKey(self.token_ids[start:end], self.extra_key, self.is_bigram, cache_salt=self.cache_salt)
 
     def __repr__(self) -> str:
-        """Its beginning."""
+        """The first tokens and the namespace."""
         dots = "..." if len(self.token_ids) > 10 else ""  # noqa: PLR2004 - as many as are shown
         return (
             f"RadixKey({list(self.token_ids[:10])}{dots}, extra_key={self.extra_key!r}, "
@@ -73,7 +73,7 @@ class RadixKey:
         )
 
     def page_aligned(self, page_size: int) -> RadixKey:
-        """The whole pages."""
+        """The key without its last partial page."""
         return self if page_size == 1 else self[: len(self) // page_size * page_size]
 
     def maybe_to_bigram_view(
@@ -81,7 +81,7 @@ class RadixKey:
         is_eagle: bool,
         value: torch.Tensor | None = None,
     ) -> tuple[RadixKey, torch.Tensor | None]:
-        """Count pairs from now on, if `is_eagle`; the values shrink with it."""
+        """Let the units be pairs from now on, if `is_eagle`; `value` loses its last slot with it."""
         if is_eagle and not self.is_bigram:
             self.is_bigram = True
             value = None if value is None else value[: len(self)]
@@ -92,7 +92,7 @@ class RadixKey:
         return self.match_at(other, 0, page_size)
 
     def match_at(self, other: RadixKey, offset: int, page_size: int = 1) -> int:
-        """`match` with `other` from a unit on. Raises `IndexError` for an offset outside it, else as `match`."""
+        """As `match`, with `other` from unit `offset` on. Raises `IndexError` for an offset outside it."""
         for field in ("extra_key", "cache_salt", "is_bigram"):
             if getattr(self, field) != getattr(other, field):
                 raise ValueError(
@@ -100,7 +100,7 @@ class RadixKey:
                     "Compare keys of one namespace."
                 )
         if not 0 <= offset <= len(other):
-            raise IndexError(f"a key of {len(other)} units has none at {offset}")
+            raise IndexError(f"offset {offset} is outside the key of {len(other)} units")
         mine, theirs = np.asarray(self.raw_token_ids()), np.asarray(other.raw_token_ids())[offset:]
         length = min(mine.size, theirs.size)
         differing = np.flatnonzero(mine[:length] != theirs[:length])
@@ -110,11 +110,11 @@ class RadixKey:
         return num_common - num_common % page_size
 
     def child_key(self, page_size: int = 1) -> Any:
-        """What tells the first page from others, hashable, the namespace included. Raises `IndexError`."""
+        """A hashable name of the first page and its namespace. Raises `IndexError` for a key without a page."""
         return self.child_key_at(0, page_size)
 
     def child_key_at(self, offset: int, page_size: int = 1) -> Any:
-        """`child_key` of the page that begins at a unit. Raises `IndexError` when the key ends before it does."""
+        """`child_key` of the page that begins at unit `offset`. Raises `IndexError` when the key ends within it."""
         if offset < 0 or offset + page_size > len(self):
             raise IndexError(f"a key of {len(self)} units has no page of {page_size} at {offset}")
         units = tuple(self[offset : offset + page_size])

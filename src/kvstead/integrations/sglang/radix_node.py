@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 
+from kvstead.integrations.sglang.attribute_of import AttributeOf
 from kvstead.integrations.sglang.radix_key import RadixKey
 from kvstead.integrations.sglang.tree_pools import slots_of
 from kvstead.kernels.arrays import to_device
@@ -14,14 +15,14 @@ from kvstead.prefix import Namespace, Node
 
 
 def namespace_of(extra_key: str | None, cache_salt: str | None) -> Namespace:
-    """The tree's name for it."""
+    """The tree's namespace for an adapter and a tenant."""
     return Namespace(lora=extra_key or "", salt=cache_salt or "")
 
 
 class TreeNode:
-    """A node, looked at: nothing is kept here, and two views of one node are equal.
+    """A view of a node, `core`: it keeps nothing of its own, and two views of one node are equal.
 
-    `core` is the node. Nothing is hashed and there is no host tier, so what SGLang keeps for those is always empty.
+    Content is not hashed and there is no host tier, so the attributes for these are always empty.
     """
 
     __slots__ = ("_device", "_page_size", "core")
@@ -31,6 +32,11 @@ class TreeNode:
     host_value = None
     host_ref_counter = 0
     backuped = False
+
+    hit_count = AttributeOf[int]("core.hits")  # matches that used it
+    priority = AttributeOf[int]("core.priority")  # the highest of its insertions
+    last_access_time = AttributeOf[int]("core.access")  # on the tree's own clock, which ticks once an operation
+    creation_time = AttributeOf[int]("core.created")  # on the same clock
 
     def __init__(self, core: Node, page_size: int, device: torch.device) -> None:
         self.core = core
@@ -48,12 +54,12 @@ class TreeNode:
 
     @property
     def id(self) -> int:
-        """A number that no other node has while this one is in the tree."""
+        """A number that is unique as long as the node is in the tree."""
         return id(self.core)
 
     @property
     def is_root(self) -> bool:
-        """Whether it is the root; only that one is empty."""
+        """Whether it is the root, which has no tokens."""
         return self.core.end == 0
 
     @property
@@ -63,7 +69,7 @@ class TreeNode:
 
     @property
     def parent(self) -> TreeNode | None:
-        """The node above, None at the root and once this one has left the tree."""
+        """The node above; None for the root and for a node that has left the tree."""
         return None if self.core.parent is None else self._view(self.core.parent)
 
     @property
@@ -83,7 +89,7 @@ class TreeNode:
 
     @property
     def value(self) -> torch.Tensor | None:
-        """The node's own slots, int64, a copy; None once it has left the tree."""
+        """The node's own slots, int64, a copy; None for a node that has left the tree."""
         if self.evicted:
             return None
         return to_device(slots_of(self.core.pages, self._page_size), self._device)
@@ -92,26 +98,6 @@ class TreeNode:
     def lock_ref(self) -> int:
         """Locks of this node and of those below; the root always has one."""
         return 1 if self.is_root else self.core.locks
-
-    @property
-    def hit_count(self) -> int:
-        """Matches that used it."""
-        return self.core.hits
-
-    @property
-    def priority(self) -> int:
-        """The highest of those who inserted it."""
-        return self.core.priority
-
-    @property
-    def last_access_time(self) -> int:
-        """When it was used last, on the tree's own clock, which ticks once an operation."""
-        return self.core.access
-
-    @property
-    def creation_time(self) -> int:
-        """When it was inserted, on the same clock."""
-        return self.core.created
 
     def _view(self, core: Node) -> TreeNode:
         return TreeNode(core, self._page_size, self._device)

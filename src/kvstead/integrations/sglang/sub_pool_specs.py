@@ -1,4 +1,4 @@
-"""What one pool of a unified buffer keeps, in SGLang's words.
+"""What one pool of a unified buffer keeps, as SGLang describes it.
 
 An entry is one token (or one request's state) over all layers of the pool:
 
@@ -50,17 +50,17 @@ class SubPoolSpec:
     def __post_init__(self) -> None:
         if self.grow_direction not in {"up", "down", "float"} or self.layer_num < 1:
             raise LayoutError(
-                f"pool {self.name!r} grows {self.grow_direction!r} and has {self.layer_num} layers. Use up, down or "
-                "float, and 1 layer or more."
+                f"pool {self.name!r} has grow_direction {self.grow_direction!r} and layer_num {self.layer_num}. Use "
+                "up, down or float, and 1 layer or more."
             )
 
     def entry_bytes(self) -> int:
-        """Bytes of one entry."""
+        """Bytes of one entry over all layers, with padding."""
         num_bytes = self.layer_num * sum(part.num_bytes for part in layer_parts(self))
         return num_bytes if is_state(self) else -(-num_bytes // _ENTRY_ALIGN) * _ENTRY_ALIGN
 
     def get_dtype(self) -> torch.dtype:
-        """What its first tensors are stored as."""
+        """The dtype in which its first tensors are stored."""
         return layer_parts(self)[0].dtype
 
 
@@ -93,7 +93,7 @@ class MLASubPoolSpec(SubPoolSpec):
 
     @property
     def kv_cache_dim(self) -> int:
-        """Elements of a row."""
+        """Elements of a latent row: `kv_lora_rank` and the rotary part."""
         return self.kv_lora_rank + self.qk_rope_head_dim
 
 
@@ -114,7 +114,7 @@ def is_latent(spec: Any) -> bool:
 
 
 def is_state(spec: Any) -> bool:
-    """Whether it is of states, which are pages of their own."""
+    """Whether a spec is of recurrent states, each of which is a page."""
     return hasattr(spec, "conv_state_shapes")
 
 

@@ -1,4 +1,4 @@
-"""Where the slots of a prefix tree come from: an allocator of ours, any of SGLang's, or thin air."""
+"""Where the slots of a prefix tree come from: a kvstead allocator, one of SGLang's, or none at all."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from kvstead.kernels import host
 from kvstead.kernels.array_types import IntArray
 from kvstead.prefix import SlotPool
 
-_MANY_SLOTS = 1 << 26  # of a tree without memory; a byte each, which the system gives only as they are used
+_MANY_SLOTS = 1 << 26  # of a tree without memory; a byte each, which the system commits only when it is used
 
 
 def pool_of(allocator: Any, page_size: int) -> SlotPool:
-    """The pool behind an allocator: one of ours, any of SGLang's, or none.
+    """The pool behind an allocator of ours or of SGLang's; slots that stand for nothing for None.
 
     Raises `LayoutError` when its pages are not of `page_size`.
     """
@@ -27,8 +27,7 @@ def pool_of(allocator: Any, page_size: int) -> SlotPool:
     pool: SlotPool = core if isinstance(core, Allocator) else EnginePool(allocator)
     if pool.page_size != page_size:
         raise LayoutError(
-            f"a tree of pages of {page_size} tokens cannot own pages of {pool.page_size}. Give it the page size of its "
-            "allocator."
+            f"page size {page_size} of the tree is not that of its allocator, {pool.page_size}. Pass the allocator's."
         )
     return pool
 
@@ -41,7 +40,7 @@ def slots_of(pages: IntArray, page_size: int) -> IntArray:
 
 
 class EnginePool:
-    """The slots of an allocator that is not ours. What it raises comes through."""
+    """The slots of an allocator that is not ours. Its errors are passed on."""
 
     def __init__(self, allocator: Any) -> None:
         self.page_size: int = allocator.page_size
@@ -50,17 +49,17 @@ class EnginePool:
 
     @property
     def free_group(self) -> object | None:
-        """Its open group."""
+        """The open free group of the allocator, or None."""
         group: object | None = self._allocator.free_group
         return group
 
     def free_segment(self, slots: IntArray, *, start_pos: int) -> None:
-        """Give whole pages back."""
+        """Free whole pages in the allocator."""
         self._allocator.free_segment(torch.from_numpy(slots).to(self._allocator.device), start_pos=start_pos)
 
 
 class UnboundPool:
-    """Slots that stand for nothing, as many as anybody wants, for trees that only compare keys."""
+    """Any number of slots that stand for nothing, for trees that only compare keys."""
 
     free_group = None
 
@@ -71,7 +70,7 @@ class UnboundPool:
         self._free: list[int] = []
 
     def take(self, num_pages: int) -> IntArray:
-        """The slots of so many pages, used ones first."""
+        """The slots of so many pages, freed ones first."""
         num_old = min(num_pages, len(self._free))
         old = self._free[len(self._free) - num_old :]
         del self._free[len(self._free) - num_old :]
@@ -80,5 +79,5 @@ class UnboundPool:
         return slots_of(np.array([*old, *range(first, self._num_used + 1)], dtype=np.int64), self.page_size)
 
     def free_segment(self, slots: IntArray, *, start_pos: int) -> None:
-        """Take whole pages back."""
+        """Note that whole pages can be used again."""
         self._free.extend((slots[:: self.page_size] // self.page_size).tolist())

@@ -8,14 +8,14 @@ row is a physical slot, an entry away from the next. Page 0 of every pool lies i
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 
 from kvstead.arena import PoolChain
 from kvstead.errors import LayoutError
-from kvstead.integrations.sglang.moving import Moving
+from kvstead.integrations.sglang.attribute_of import AttributeOf
 from kvstead.integrations.sglang.sub_pool_specs import (
     LayerParts,
     MambaSubPoolSpec,
@@ -40,21 +40,49 @@ def chain_name(sub_pool_name: str) -> str:
     return _CHAIN_NAMES.get(sub_pool_name, sub_pool_name)
 
 
+class MoveGate:
+    """When pages of one chain may move, and what their moves have to wait for.
+
+    forward_done: the event of the last forward pass that was launched; None when there is none. forward_stream: where
+    forward passes run; without an event moves wait for all that is on it. gates: by the name of who installed them;
+    pages move while all of them say yes.
+    """
+
+    def __init__(self, device: str | torch.device) -> None:
+        self.forward_done: Any = None
+        self.forward_stream: Any = None
+        self.gates: dict[str, Callable[[], bool]] = {}
+        self._device = torch.device(device)
+
+    def fence(self) -> None:
+        """Order what comes next on the current stream behind the last forward pass. The host does not wait."""
+        if self.forward_done is not None:
+            self.forward_done.wait()
+        elif self.forward_stream is not None:
+            torch.get_device_module(self._device).current_stream().wait_stream(self.forward_stream)
+
+    def may_move(self) -> bool:
+        """Whether pages that are in use may move now."""
+        return all(gate() for gate in self.gates.values())
+
+
 class UnifiedKVPool:
     """`total_bytes` on `device` for the pools of `sub_pool_specs`, ours or SGLang's: one "up", one "down", the rest
     "float" in the order given.
 
     page_size: tokens a page, of all pools but those of states. view_tail_pad_bytes, bs1_floor_terms: not read, nothing
-    here needs them. `chain` and `arena` are kvstead's; `moving` says when pages move. Pages of tokens are zeroed when
-    they are handed out.
+    here needs them. `chain` and `arena` are kvstead's; `moves` says when pages may move. Pages of tokens are zeroed
+    when they are handed out.
 
-    Raises `LayoutError` for pools that make no chain or have no room for a page, or states whose dtypes do not line up,
+    Raises `LayoutError` for pools that make no chain or cannot hold a page, or states whose dtypes do not line up,
     `NotImplementedError` for a memory saver, backing after capture, or entries with a draft's parts.
     """
 
     post_capture_active = False
     post_capture_backed_bytes = 0
     fused_draft = None
+    _is_lazy: bool | None = None
+    active_allocation_bytes = AttributeOf[int]("total_bytes")  # all may be read and written
 
     def __init__(
         self,
@@ -69,32 +97,33 @@ class UnifiedKVPool:
         bs1_floor_terms: Any = None,
         fused_draft: Any = None,
     ) -> None:
-        if enable_memory_saver or post_capture_active or fused_draft or any(s.draft_region for s in sub_pool_specs):
+        has_draft = fused_draft or any(spec.draft_region for spec in sub_pool_specs)
+        if enable_memory_saver or post_capture_active or has_draft:
             raise NotImplementedError(
-                "the buffer is plain memory without a draft's parts. Turn off the memory saver, backing after capture "
-                "and fused drafts, or use SGLang's own buffer."
+                "A memory saver, backing after capture and fused drafts are not supported. Use SGLang's own buffer."
             )
         ends = sorted(spec.grow_direction for spec in sub_pool_specs if spec.grow_direction != "float")
         if ends != ["down", "up"]:
-            raise LayoutError(f"pools grow {ends or 'nowhere'}. Give one that grows up and one that grows down.")
+            raise LayoutError(
+                f"the pools at the ends grow {ends or 'nowhere'}. Give one that grows up and one that grows down."
+            )
         self.device = device
         self.total_bytes = total_bytes
         self.page_size = page_size
         self.sub_pool_specs = sorted(sub_pool_specs, key=lambda spec: _PLACES[spec.grow_direction])
-        self.moving = Moving(device)
+        self.moves = MoveGate(device)
         self.arena = ByteArena(total_bytes, device)
         self.chain = PoolChain(
             self.arena,
             [self._entry_spec(spec) for spec in self.sub_pool_specs],
-            fence=self.moving.fence,
-            may_move=self.moving.may_move,
+            fence=self.moves.fence,
+            may_move=self.moves.may_move,
         )
         self._specs = {spec.name: spec for spec in self.sub_pool_specs}
         self._entries = {entry.name: entry for entry in self.arena.specs}
         self._views = {
             name: [self._view(name, part) for part in layer_parts(spec)] for name, spec in self._specs.items()
         }
-        self._is_lazy: bool | None = None
 
     @property
     def _raw(self) -> torch.Tensor:
@@ -102,31 +131,26 @@ class UnifiedKVPool:
         assert self.arena.storage is not None, "made with storage"
         return self.arena.storage
 
-    @property
-    def active_allocation_bytes(self) -> int:
-        """Bytes that may be read and written."""
-        return self.total_bytes
-
     def spec(self, name: str) -> Any:
-        """A pool's spec, as it was given. Raises `LayoutError` for an unknown pool."""
+        """The spec of a pool, as it was passed. Raises `LayoutError` for an unknown pool."""
         if name not in self._specs:
-            raise LayoutError(f"there is no pool {name!r}. Ask for one of: {', '.join(self._specs)}.")
+            raise LayoutError(f"pool {name!r} does not exist. Use one of: {', '.join(self._specs)}.")
         return self._specs[name]
 
     def mha_spec(self, name: str) -> Any:
-        """The spec of a pool of keys and values. Raises `LayoutError` for another."""
+        """The spec of a pool of keys and values. Raises `LayoutError` for a pool of another kind."""
         return self._require(name, "keys and values", not is_latent(self.spec(name)) and not is_state(self.spec(name)))
 
     def mla_spec(self, name: str) -> Any:
-        """The spec of a pool of latent rows. Raises `LayoutError` for another."""
+        """The spec of a pool of latent rows. Raises `LayoutError` for a pool of another kind."""
         return self._require(name, "latent rows", is_latent(self.spec(name)))
 
     def mamba_spec(self, name: str) -> Any:
-        """The spec of a pool of states. Raises `LayoutError` for another."""
+        """The spec of a pool of states. Raises `LayoutError` for a pool of another kind."""
         return self._require(name, "states", is_state(self.spec(name)))
 
     def entry_spec(self, name: str) -> EntrySpec:
-        """A pool's entries as the chain knows them."""
+        """What the chain keeps for each entry of a pool."""
         return self._entries[chain_name(self.spec(name).name)]
 
     def max_slots(self, name: str) -> int:
@@ -160,18 +184,20 @@ class UnifiedKVPool:
         return convs, temporal
 
     def compact_lazily(self, is_lazy: bool, forward_stream: Any) -> None:
-        """Move pages when room is wanted, or at every free, behind what the stream does.
+        """Move pages when their bytes are wanted, or else at every free, ordered behind what the stream does.
 
-        Raises `LayoutError` when the chain does the other already.
+        Raises `LayoutError` when another allocator of the buffer chose otherwise.
         """
         if self._is_lazy not in {None, is_lazy}:
-            raise LayoutError("the pools of one buffer are all compacted lazily or none is. Pass one lazy_compaction.")
+            raise LayoutError(
+                f"lazy_compaction={is_lazy} is not what other allocators of the buffer were made with. Pass the same."
+            )
         self._is_lazy = is_lazy
         self.chain.eager = not is_lazy
-        self.moving.forward_stream = forward_stream
+        self.moves.forward_stream = forward_stream
 
     def compact(self) -> int:
-        """Close holes, for when nothing else is to do, with a bounded number of bytes copied: the pages moved."""
+        """Close holes while the engine is idle, with a bounded number of bytes copied: the pages moved."""
         before = self.chain.num_moves
         self.chain.compact(_IDLE_COPY_BYTES)
         return self.chain.num_moves - before
@@ -183,7 +209,7 @@ class UnifiedKVPool:
             spec.entry_bytes(),
             page_size=1 if state else self.page_size,
             place=_PLACES[spec.grow_direction],
-            zero_on_take=not state,  # kernels weigh masked rows by 0, which a foreign NaN survives
+            zero_on_take=not state,  # kernels multiply masked rows by 0, which leaves a NaN in them a NaN
             align=max(part.dtype.itemsize for part in layer_parts(spec)),
         )
 

@@ -1,32 +1,30 @@
-"""What SGLang asks of every allocator, answered without books of its own.
+"""What SGLang asks of every allocator, with answers for those that do not say otherwise.
 
-The scheduler, the prefix caches and the transfer code call all of it on whatever allocator there is. A class of this
-package fills in the rest from a kvstead allocator (`core`); a class of somebody else's from lists of its own.
+The scheduler, the prefix caches and the transfer code call all of it on any allocator. The classes of this package add
+the calls of a kvstead allocator (`CoreCalls`); classes from elsewhere may keep free lists of their own.
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Hashable, Iterable, Iterator
-from typing import Any, TypeAlias
+from collections.abc import Hashable, Iterator
+from typing import Any, NoReturn
 
 import torch
 
 from kvstead.errors import DoubleFree, FreeGroupError, MisalignedSegment
-
-Segments: TypeAlias = Iterable[tuple[torch.Tensor, int]]
+from kvstead.integrations.sglang.allocator.cores import Segments
 
 
 class BaseTokenToKVPoolAllocator(ABC):
     """Slots of a pool, one a token, in pages of `page_size`; page 0 is padding.
 
     size: slots that can be handed out. dtype: of the pool's entries. device: where slots live. kvcache: the pool whose
-    entries the slots index. need_sort: hand out the lowest pages first, for transfers that like neighbours.
+    entries the slots index. need_sort: hand out the lowest pages first, for transfers of neighbouring pages.
 
-    A subclass gives `clear`, `alloc` and `free`, and may keep what is free in `free_pages` and `release_pages`, page
-    ids, which are None for a class that has no such list. `free_group` is None, or the list of what was freed since the
-    group began; a subclass with a `free` of its own puts copies there while it is a list, and gets them back, as one
-    tensor, from `free_group_end`.
+    A subclass defines `clear`, `alloc` and `free`. It may list free page ids in `free_pages` and `release_pages`, which
+    are None without such lists. `free_group` is None, or the list of what was freed since the group began: while it is
+    a list, a subclass with its own `free` appends copies, and `free_group_end` passes them to `free` as one tensor.
     """
 
     free_pages: torch.Tensor | None = None
@@ -46,30 +44,30 @@ class BaseTokenToKVPoolAllocator(ABC):
 
     @abstractmethod
     def clear(self) -> None:
-        """Every slot is free again, whoever held it; an open group is dropped."""
+        """Make every slot free, also slots that are in use; an open group is dropped."""
 
     @abstractmethod
     def alloc(self, need_size: int) -> torch.Tensor | None:
-        """`need_size` slots, or None when there are not so many."""
+        """Allocate `need_size` slots; None when there are too few."""
 
     @abstractmethod
     def free(self, free_index: torch.Tensor) -> None:
-        """Give back the pages that the slots lie in."""
+        """Free the pages that the slots lie in."""
 
     def alloc_extend(self, *_args: Any, **_kwargs: Any) -> torch.Tensor | None:
-        """Grow rows; for classes with pages."""
+        """Grow rows. Raises `NotImplementedError` in classes without pages."""
         raise NotImplementedError(f"{type(self).__name__} hands out slots by alloc alone.")
 
     def alloc_decode(self, *_args: Any, **_kwargs: Any) -> torch.Tensor | None:
-        """Grow each row by one; for classes with pages."""
+        """Grow each row by one. Raises `NotImplementedError` in classes without pages."""
         raise NotImplementedError(f"{type(self).__name__} hands out slots by alloc alone.")
 
     def free_full(self, free_index: torch.Tensor) -> None:
-        """Give back slots whose window side is gone; without a window side that is `free`."""
+        """Free slots whose window pages were freed before; without a window side this is `free`."""
         self.free(free_index)
 
     def free_segment(self, free_index: torch.Tensor, *, start_pos: int) -> None:
-        """Give back `row[start_pos : start_pos + len(free_index)]`; a partial last page goes as a whole.
+        """Free `row[start_pos : start_pos + len(free_index)]`; a partial last page is freed as a whole.
 
         Raises `MisalignedSegment` when `start_pos` is not on a page boundary.
         """
@@ -82,7 +80,7 @@ class BaseTokenToKVPoolAllocator(ABC):
         self.free_full(free_index)
 
     def free_segments(self, segments: Segments) -> None:
-        """Give back several stretches of one row, (slots, start_pos) each, ascending. They share no page."""
+        """Free several stretches of one row, (slots, start_pos) each, ascending. They share no page."""
         for free_index, start_pos in self._page_disjoint(segments):
             self.free_segment(free_index, start_pos=start_pos)
 
@@ -92,13 +90,13 @@ class BaseTokenToKVPoolAllocator(ABC):
             self.free_full_segment(free_index, start_pos=start_pos)
 
     def free_group_begin(self) -> None:
-        """From now on frees wait. Raises `FreeGroupError` when a group is open; what it holds stays."""
+        """Let frees wait from now on. Raises `FreeGroupError` when a group is open; the open one is kept."""
         if self.free_group is not None:
-            raise FreeGroupError("a free group is open already. End it first; groups do not nest.")
+            raise FreeGroupError("A free group is open already. End it first; groups do not nest.")
         self.free_group = []
 
     def free_group_end(self) -> None:
-        """Give back all that waits. Without an open group nothing happens."""
+        """Let all frees that wait take effect. Does nothing without an open group."""
         waiting, self.free_group = self.free_group, None
         if waiting:
             self.free(torch.cat(waiting))
@@ -137,21 +135,21 @@ class BaseTokenToKVPoolAllocator(ABC):
         return self._kvcache
 
     def get_cpu_copy(self, indices: torch.Tensor, mamba_indices: Any = None, req_pool_index: Any = None) -> Any:
-        """A copy of entries on the host; for classes whose pool has one."""
+        """Copy entries to the host. Raises `NotImplementedError` in classes whose pool cannot."""
         raise NotImplementedError(f"{type(self).__name__} cannot copy entries to the host.")
 
     def load_cpu_copy(
         self, kv_cache_cpu: Any, indices: torch.Tensor, mamba_indices: Any = None, req_pool_index: Any = None
     ) -> Any:
-        """Write such a copy back to `indices`."""
+        """Write such a copy back to `indices`. Raises as `get_cpu_copy`."""
         raise NotImplementedError(f"{type(self).__name__} cannot copy entries from the host.")
 
     def translate_kv_indices_for_transfer(self, kv_indices: torch.Tensor) -> torch.Tensor:
-        """The slots as the transfer engine counts them: they are the entries' own."""
+        """Slots as the transfer engine counts them, which is as the pool does."""
         return kv_indices
 
     def evict_to_free_tokens(self, tree_cache: Any, num_tokens: int) -> bool | None:
-        """Have the prefix cache give back what is missing to `num_tokens` available ones, as far as it can."""
+        """Evict what is missing to `num_tokens` available slots, as far as the prefix cache can."""
         if tree_cache is not None and tree_cache.supports_prefix_sharing():
             self._evict(tree_cache, num_tokens=num_tokens - self.available_size())
         return None
@@ -159,12 +157,12 @@ class BaseTokenToKVPoolAllocator(ABC):
     def check_decode_capacity(
         self, *, num_tokens: int, tree_cache: Any, requests: Any = None, spec_algorithm: Any = None
     ) -> bool:
-        """Whether `num_tokens` can be allocated, once the prefix cache has given back what it can."""
+        """Whether `num_tokens` can be allocated, after evictions if need be."""
         self.evict_to_free_tokens(tree_cache, num_tokens)
         return self.available_size() >= num_tokens
 
     def create_prefill_budget(self, tree_cache: Any, *, num_mixed_decode_tokens: int = 0) -> Any:
-        """SGLang's own account of what one prefill pass may take."""
+        """SGLang's budget of what one prefill pass may take."""
         from sglang.srt.mem_cache.prefill_budget import PrefillBudget
 
         return PrefillBudget(self, tree_cache, num_mixed_decode_tokens=num_mixed_decode_tokens)
@@ -194,15 +192,15 @@ class BaseTokenToKVPoolAllocator(ABC):
         conservative_num_tokens: int,
         shard_size: int,
     ) -> int:
-        """Slots to evict for before rows grow: as many as the caller reckons at most."""
+        """Slots to make available before rows grow: the caller's upper bound."""
         return conservative_num_tokens
 
     def prealloc_fits_assumes_reclaim(self) -> bool:
-        """Whether `prealloc_fits` counts on an eviction that is still to come: no."""
+        """Whether `prealloc_fits` counts on evictions that are still to come: no."""
         return False
 
     def prealloc_ceiling_fits(self, full_tokens: int, swa_tokens: int) -> bool | None:
-        """Whether so much could ever be allocated; None: the caller's own figure is the only bound."""
+        """Whether so much could ever be allocated; None: only the caller's own figure bounds it."""
         return None
 
     def prealloc_fits(
@@ -214,19 +212,19 @@ class BaseTokenToKVPoolAllocator(ABC):
         full_budget_tokens: int,
         swa_budget_tokens: int | None = None,
     ) -> bool:
-        """Whether each side stays within what the caller has left for it."""
+        """Whether each side stays within the caller's budget for it."""
         fits_window = swa_budget_tokens is None or swa_tokens <= swa_budget_tokens
         return fits_window and full_tokens <= full_budget_tokens
 
     def mamba_full_cache_donor(self) -> Any:
-        """Who can turn slots of tokens into slots of states: nobody."""
+        """The object that turns slots of tokens into slots of states: none."""
         return None
 
     def set_hicache_transfer_done_event(self, transfer_key: Hashable, event: Any) -> None:
-        """Nothing here waits for a transfer."""
+        """Do nothing: no call waits for a transfer."""
 
     def verify_byte_accounting(self) -> list[str]:
-        """What is wrong with the books; empty when nothing is."""
+        """Audit the allocator: what is wrong, in words; an empty list when nothing is."""
         return []
 
     def debug_print(self) -> str:
@@ -235,11 +233,11 @@ class BaseTokenToKVPoolAllocator(ABC):
 
     @staticmethod
     def _copy_for_free_group(free_index: torch.Tensor) -> torch.Tensor:
-        """What a subclass puts into `free_group`: the caller may overwrite its own tensor."""
+        """A copy for `free_group`: the caller may overwrite its own tensor."""
         return free_index.clone()
 
     def _evict(self, tree_cache: Any, **num_tokens: int) -> None:
-        """Have the prefix cache give back so many tokens by kind, none of them if there is no need."""
+        """Evict so many tokens of each kind; kinds with 0 or fewer are left out."""
         wanted = {kind: number for kind, number in num_tokens.items() if number > 0}
         if wanted:
             from sglang.srt.mem_cache.base_prefix_cache import EvictParams
@@ -249,12 +247,12 @@ class BaseTokenToKVPoolAllocator(ABC):
     def _require_boundary(self, start_pos: int) -> None:
         if start_pos % self.page_size:
             raise MisalignedSegment(
-                f"a segment starts at position {start_pos}, which is no multiple of the page size {self.page_size}. "
+                f"a segment starts at position {start_pos}, which is not a multiple of the page size {self.page_size}. "
                 "Start it at the next page boundary."
             )
 
     def _page_disjoint(self, segments: Segments) -> Iterator[tuple[torch.Tensor, int]]:
-        """The segments that are not empty. Raises `DoubleFree` at one that starts in the page of the one before."""
+        """The segments that are not empty. Raises `DoubleFree` for one that starts in the last page of another."""
         first_free_page = 0
         for free_index, start_pos in segments:
             if not free_index.numel():
@@ -262,7 +260,12 @@ class BaseTokenToKVPoolAllocator(ABC):
             if start_pos // self.page_size < first_free_page:
                 raise DoubleFree(
                     f"a segment starts at position {start_pos}, in a page of the segment before it. Pass the segments "
-                    "of a row in order, and each page once."
+                    "of a row in order and each page once."
                 )
             first_free_page = -(-(start_pos + free_index.numel()) // self.page_size)
             yield free_index, start_pos
+
+
+def refuse_resize(pool: str) -> NoReturn:
+    """Raise the error of a pool whose size is fixed when it is made."""
+    raise NotImplementedError(f"{pool} keeps its size. Make a new one of another size.")

@@ -1,23 +1,23 @@
-"""SGLang's allocator of recurrent states: a slot a request, whatever its length."""
+"""SGLang's allocator of recurrent states: one slot a request."""
 
 from __future__ import annotations
 
 import torch
 
-from kvstead.integrations.sglang import leaves
+from kvstead.integrations.sglang.allocator import backends
 
 
 class MambaSlotAllocator:
     """State slots 1 .. `size`; slot 0 is padding. Freed slots queue behind all others, and frees never wait.
 
     Between `alloc_group_begin` and `alloc_group_end` slots for many calls of `alloc(1)` are fetched in one step. They
-    stay available to everybody: whoever asks for more than is left gets those too.
+    still count as available, and a call that needs more than is left gets them too.
     """
 
     def __init__(self, size: int, device: str) -> None:
         self.size = size
         self.device = device
-        self.core = leaves.token_pool(size, device, need_sort=False)
+        self.core = backends.token_pool(size, device, need_sort=False)
         self._fetched: list[torch.Tensor] = []  # one slot each, the next one last
 
     @property
@@ -29,12 +29,10 @@ class MambaSlotAllocator:
         """States that can be allocated now."""
         return self.core.available_size() + len(self._fetched)
 
-    def schedulable_available_size(self) -> int:
-        """The same: this pool shares its bytes with no other."""
-        return self.available_size()
+    schedulable_available_size = available_size  # the pool shares its bytes with no other
 
     def alloc(self, need_size: int) -> torch.Tensor | None:
-        """`need_size` slots, or None when there are not so many. Raises `InvalidSize` for a negative number."""
+        """Allocate `need_size` slots; None when there are too few. Raises `InvalidSize` for a negative number."""
         if need_size == 1 and self._fetched:
             return self._fetched.pop()
         if need_size > self.core.available_size():
@@ -42,24 +40,24 @@ class MambaSlotAllocator:
         return self.core.alloc(need_size)
 
     def free(self, free_index: torch.Tensor) -> None:
-        """Give slots back. Raises `DoubleFree` or `ForeignPage` for one that is not out; then none is given back."""
-        self.alloc_group_end()  # a slot that was fetched, and that nobody holds, is free for the books again
+        """Free slots. Raises `DoubleFree` or `ForeignPage` for one that is not in use; then none is freed."""
+        self.alloc_group_end()  # fetched slots that nobody holds yet must not count as in use
         self.core.free(free_index)
 
     def alloc_group_begin(self, num_reqs: int) -> None:
-        """Fetch slots for `num_reqs` calls of `alloc(1)`, or all that there are. An open group is ended first."""
+        """Fetch slots for `num_reqs` calls of `alloc(1)`, or all there are. An open group is ended first."""
         self.alloc_group_end()
         slots = self.core.alloc(max(0, min(num_reqs, self.core.available_size())))
-        assert slots is not None, "no more than there are"
+        assert slots is not None, "the number was bounded by what is available"
         self._fetched = [slot.reshape(1) for slot in slots.unbind()][::-1]
 
     def alloc_group_end(self) -> None:
-        """Put fetched slots back. Without an open group nothing happens."""
+        """Put fetched slots back. Does nothing without an open group."""
         fetched, self._fetched = self._fetched, []
         if fetched:
             self.core.free(torch.cat(fetched[::-1]))
 
     def clear(self) -> None:
-        """Every slot is free again, whoever held it; an open group is dropped."""
+        """Make every slot free, also slots that are in use; an open group is dropped."""
         self._fetched = []
         self.core.clear()

@@ -6,13 +6,18 @@ from typing import Any
 
 import torch
 
-from kvstead.allocators import ArenaAllocator, UnifiedMambaAllocator
-from kvstead.integrations.sglang.allocator.unified_shared import UnifiedStateAllocator
-from kvstead.integrations.sglang.allocator.unified_sides import FullArenaSide, StateArenaSide
+from kvstead.allocators import UnifiedMambaAllocator
+from kvstead.integrations.sglang.allocator.arena_admission import StateAdmission
+from kvstead.integrations.sglang.allocator.arena_calls import ArenaCalls, full_view, state_view
+from kvstead.integrations.sglang.allocator.arena_pool import BufferCalls
+from kvstead.integrations.sglang.allocator.base import BaseTokenToKVPoolAllocator
+from kvstead.integrations.sglang.allocator.core_calls import CoreCalls
 from kvstead.integrations.sglang.unified_memory_pool import UnifiedKVPool
 
 
-class UnifiedMambaTokenToKVPoolAllocator(UnifiedStateAllocator):
+class UnifiedMambaTokenToKVPoolAllocator(
+    ArenaCalls, BufferCalls, CoreCalls, StateAdmission, BaseTokenToKVPoolAllocator
+):
     """Slots for tokens in the pool "full" of `unified_buffer`, and for states in "mamba", one a request.
 
     kvcache: has `full_kv_pool` and `mamba_pool`. page_size: the buffer's. lazy_compaction, forward_stream: as for
@@ -35,8 +40,9 @@ class UnifiedMambaTokenToKVPoolAllocator(UnifiedStateAllocator):
         self.unified_buffer = unified_buffer
         unified_buffer.compact_lazily(lazy_compaction, forward_stream)
         super().__init__(0, page_size, unified_buffer.spec("full").get_dtype(), device, kvcache, need_sort)
-        self.full_attn_allocator = FullArenaSide(self, "full", kvcache.full_kv_pool)
-        self.mamba_allocator = StateArenaSide(self, "mamba", kvcache.mamba_pool)
+        self.core = self._new_core()
+        self.full_attn_allocator = full_view(self, kvcache.full_kv_pool)
+        self.mamba_allocator = state_view(self, kvcache.mamba_pool)
         self.full_attn_allocator.require_page_size(page_size)
 
     @property
@@ -46,7 +52,7 @@ class UnifiedMambaTokenToKVPoolAllocator(UnifiedStateAllocator):
 
     @size.setter
     def size(self, value: int) -> None:
-        """Nothing: the bytes say it."""
+        """Ignore it: the bytes decide."""
 
     @property
     def size_full(self) -> int:
@@ -55,15 +61,15 @@ class UnifiedMambaTokenToKVPoolAllocator(UnifiedStateAllocator):
 
     @property
     def size_mamba(self) -> int:
-        """States on their grid."""
+        """States on the grid of their pool."""
         return self.mamba_allocator.max_slots - 1
 
     def full_available_size(self) -> int:
-        """As `available_size`."""
+        """As `available_size`: slots have no other side."""
         return self.available_size()
 
     def get_cpu_copy(self, indices: torch.Tensor, mamba_indices: Any = None, req_pool_index: Any = None) -> Any:
-        """A copy of entries on the host, made by the pool, which goes by physical slots."""
+        """Copy entries to the host, by way of the pool, which goes by physical slots."""
         return super().get_cpu_copy(self.translate_kv_loc(indices), mamba_indices, req_pool_index)
 
     def load_cpu_copy(
@@ -76,5 +82,5 @@ class UnifiedMambaTokenToKVPoolAllocator(UnifiedStateAllocator):
         """Figures for the scheduler's log line."""
         return f"#available: {self.available_size()}, #mamba-available: {self.mamba_allocator.available_size()}, "
 
-    def _new_core(self) -> ArenaAllocator:
+    def _new_core(self) -> Any:
         return UnifiedMambaAllocator.over(self.unified_buffer.chain, order="fifo")

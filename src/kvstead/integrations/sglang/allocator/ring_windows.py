@@ -1,4 +1,4 @@
-"""Pages of a model whose windows lie in a ring of each request's own: windows take no pages at all."""
+"""Pages of a model that keeps the window of each request in a ring of its own, so that windows take no pages."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from kvstead.kernels.arrays import Integers
 
 
 class RingAllocator:
-    """An allocator of one pool, with the calls of a `SplitSWAAllocator` that has nothing on its window side.
+    """An allocator of one pool with the calls of a `SplitSWAAllocator`, whose window side is empty.
 
-    pages: that pool's; what is not about windows goes to it. num_rows: says how many more requests there is room for.
-    ring_size: window slots of each.
+    pages: the allocator of that pool, which answers all calls that are not about windows. num_rows: how many more
+    requests fit. ring_size: window slots of each request.
     """
 
     def __init__(self, pages: Any, num_rows: Callable[[], int], ring_size: int) -> None:
@@ -31,7 +31,7 @@ class RingAllocator:
         return getattr(self._pages, name)
 
     def swa_available_size(self) -> int:
-        """Window slots of the requests that there is room for."""
+        """Window slots of the requests that fit."""
         return self._num_rows() * self._ring_size
 
     def window_slots(self, slots: Integers) -> torch.Tensor:
@@ -39,26 +39,26 @@ class RingAllocator:
         return torch.zeros(np.shape(slots), dtype=torch.int64, device=self._pages.device)
 
     def window_free_pages(self) -> torch.Tensor:
-        """There are none: int64[0]."""
+        """No pages, as int64[0]: the rings are not in pages."""
         return torch.empty(0, dtype=torch.int64, device=self._pages.device)
 
     def window_releases(self) -> list[Any]:
-        """Nothing ever waits."""
+        """Window frees of the open group: always none."""
         return []
 
     def alloc_window(self, num_tokens: int) -> torch.Tensor | None:
-        """None: there are none."""
+        """Return None: no window slots can be allocated alone."""
         return None
 
     def alloc_extend_swa_tail(
         self, prefix_lens: Integers, seq_lens: Integers, last_locs: Integers, tail_len: int
     ) -> torch.Tensor | None:
-        """As `alloc_extend`, wherever the tail begins."""
+        """As `alloc_extend`; the tail takes no pages."""
         slots: torch.Tensor | None = self._pages.alloc_extend(prefix_lens, seq_lens, last_locs)
         return slots
 
     def free_swa(self, slots: Integers) -> None:
-        """Do nothing: the ring is the request's until it goes."""
+        """Do nothing: the ring belongs to the request until it ends."""
 
     def free_swa_segment(self, slots: Integers, *, start_pos: int) -> None:
-        """Do nothing: the ring is the request's until it goes."""
+        """Do nothing: the ring belongs to the request until it ends."""

@@ -1,14 +1,14 @@
-"""Which allocator of kvstead stands behind a pool, by the device that its slots live on.
+"""Which kvstead allocator stands behind a pool of SGLang's, by the device that its slots live on.
 
                        on a CPU              on any other device
     one token a page   TokenAllocator        DeviceTokenAllocator
     pages              PagedAllocator        DevicePagedAllocator
     full and window    SplitSWAAllocator     DeviceSplitSWAAllocator
-    two tiers          HiSparseAllocator     DeviceHiSparseAllocator
+    logical and hot    HiSparseAllocator     DeviceHiSparseAllocator
     windows alone      PureSWAAllocator      PureSWAAllocator, with indices copied to the host at each free
 
-The host's check every call. The device's take the caller's word, so that nothing is read back; with
-SGLANG_DEBUG_MEMORY_POOL=1 they note faults for the next audit.
+Those on the host check every call. Those on a device read nothing back, so they cannot; with SGLANG_DEBUG_MEMORY_POOL=1
+they note faults for the next audit.
 """
 
 from __future__ import annotations
@@ -30,16 +30,16 @@ from kvstead.allocators import (
     SplitSWAAllocator,
     TokenAllocator,
 )
-from kvstead.integrations.sglang.ring import RingAllocator
+from kvstead.integrations.sglang.allocator.ring_windows import RingAllocator
 
 Device: TypeAlias = str | torch.device
 OnePool: TypeAlias = PagedAllocator | DevicePagedAllocator
 TwoPools: TypeAlias = SplitSWAAllocator | DeviceSplitSWAAllocator
-TwoTiers: TypeAlias = HiSparseAllocator | DeviceHiSparseAllocator
+HotPools: TypeAlias = HiSparseAllocator | DeviceHiSparseAllocator
 
 
 def is_resident(device: Device) -> bool:
-    """Whether the books of a pool on `device` live there too."""
+    """Whether a pool on `device` has its free list there too."""
     return torch.device(device).type != "cpu"
 
 
@@ -74,7 +74,7 @@ def window_pools(full_size: int, swa_size: int, page_size: int, device: Device, 
     return SplitSWAAllocator(*sizes, device=device, order="lowest" if need_sort else order)
 
 
-def tiered_pool(size: int, page_size: int, device: Device, need_sort: bool, ratio: int) -> TwoTiers:
+def hot_pools(size: int, page_size: int, device: Device, need_sort: bool, ratio: int) -> HotPools:
     """`size` device slots and `ratio` times as many logical ones, in pages; freed pages are reused first."""
     if is_resident(device):
         order = "sorted" if need_sort else "lifo"
