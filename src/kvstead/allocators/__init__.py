@@ -1,13 +1,12 @@
 """The public allocators: they hand out slots for tokens and take them back."""
 
 from kvstead.allocators.allocator import Allocator
-from kvstead.allocators.device import DevicePagedAllocator, DeviceTokenAllocator
 from kvstead.allocators.device_hisparse import DeviceHiSparseAllocator
+from kvstead.allocators.device_paged import DevicePagedAllocator, DeviceTokenAllocator
 from kvstead.allocators.device_split_swa import DeviceSplitSWAAllocator
 from kvstead.allocators.device_swa import DeviceSWAAllocator
 from kvstead.allocators.hisparse import CompressedHiSparseAllocator, HiSparseAllocator
 from kvstead.allocators.in_arena import (
-    ArenaAllocator,
     ArenaSWAAllocator,
     MultiEndedAllocator,
     UnifiedMambaAllocator,
@@ -22,7 +21,6 @@ from kvstead.allocators.swa import SWAAllocator, WindowSide
 
 __all__ = [
     "Allocator",
-    "ArenaAllocator",
     "ArenaSWAAllocator",
     "CompressedHiSparseAllocator",
     "DeviceHiSparseAllocator",

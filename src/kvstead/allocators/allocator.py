@@ -13,7 +13,6 @@ is open), and the pages linked to them leave with them. The exported classes onl
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import TypeAlias
 
 import numpy as np
 import torch
@@ -23,16 +22,13 @@ from kvstead.allocators.checks import refuse_shapes, require_page_start, whole_p
 from kvstead.allocators.states import StateAllocator
 from kvstead.arena import Chain
 from kvstead.errors import AuditError, DoubleFree, ForeignPage
-from kvstead.kernels import growing_rows, host
+from kvstead.kernels import growing_rows
 from kvstead.kernels import rows as row_kernels
 from kvstead.kernels.array_types import IntArray, StateArray, TagArray
 from kvstead.kernels.arrays import Integers, to_device, to_host
 from kvstead.kernels.host import FREE, PARKED
 from kvstead.pages import FreeList, LinkedPool, Release
-from kvstead.pages.free_list import segment_pages
 from kvstead.pages.page_table import require_tag
-
-Segment: TypeAlias = tuple[Integers, int]
 
 _NO_PAGES: IntArray = np.empty(0, dtype=np.int64)
 
@@ -44,9 +40,9 @@ class Allocator:
     a pool for the recurrent states of the same requests. chain: the pools of an arena, where these are some of them.
     device: where handed-out slots live; all bookkeeping is on the host.
 
-    `size`: slots the pool could hold alone. `pools`: all pools by name: "full", then "window", "hot" and "state" as
-    there are. `free_group`: None (frees take effect at once) or the list of releases parked until the group ends, which
-    holds the frees of all pools. `states`: the `StateAllocator`, or None.
+    `num_pages`, `size`: pages and slots that the pool could hold alone, without padding. `pools`: all pools by name:
+    "full", then "window", "hot" and "state" as there are. `free_group`: None (frees take effect at once) or the list of
+    releases parked until the group ends, which holds the frees of all pools. `states`: the `StateAllocator`, or None.
     """
 
     def __init__(
@@ -59,6 +55,7 @@ class Allocator:
         states: FreeList | None = None,
         chain: Chain | None = None,
     ) -> None:
+        self.num_pages = pool.num_pages
         self.size = pool.num_pages * page_size
         self.page_size = page_size
         self.device = torch.device(device)
@@ -74,11 +71,6 @@ class Allocator:
         if states is not None:
             self.pools["state"] = states
             self.states = StateAllocator(states, self._release, self.device)
-
-    @property
-    def num_pages(self) -> int:
-        """Pages that can be handed out; the padding page is not counted."""
-        return self.size // self.page_size
 
     def available_size(self) -> int:
         """Tokens that can be allocated now, with what comes with them. Pages parked in an open group do not count."""
@@ -217,9 +209,9 @@ class Allocator:
             after = FREE if self.free_group is None else PARKED
             self._follow(self._pool.leave_segment(array, self.page_size, after), after)
 
-    def free_segments(self, pairs: Iterable[Segment]) -> None:
+    def free_segments(self, pairs: Iterable[growth.Segment]) -> None:
         """Free several stretches, (slots, start_pos) each, all or none. They may not share a page."""
-        parts = self._segments(pairs)
+        parts = growth.pages_of(pairs, self.page_size)
         pages = np.concatenate(parts)
         if not pages.size:
             return
@@ -283,7 +275,7 @@ class Allocator:
 
     def _slots(self, pages: IntArray) -> torch.Tensor:
         """The slots of pages that were just taken, page by page, on the device."""
-        return to_device(all_slots(pages, self.page_size), self.device)
+        return to_device(growth.all_slots(pages, self.page_size), self.device)
 
     def _follow(self, pages: IntArray, after: int) -> None:
         """Note pages of the pool that have left in the group, if it is open, and free the pages linked to them."""
@@ -302,20 +294,3 @@ class Allocator:
             pool.leave(pages)
         else:
             self.free_group.append(Release(pool, pool.leave(pages, PARKED)))
-
-    def _segments(self, pairs: Iterable[Segment]) -> list[IntArray]:
-        """The pages of each of several stretches of rows: arrays, at least one."""
-        pages = [_NO_PAGES]
-        for slots, start_pos in pairs:
-            require_page_start(start_pos, self.page_size)
-            pages.append(segment_pages(to_host(slots), self.page_size))
-        return pages
-
-
-def all_slots(pages: IntArray, page_size: int) -> IntArray:
-    """The slots of pages, int64[pages * page_size], page by page; at page size 1 the pages themselves."""
-    if page_size == 1:
-        return pages
-    slots = np.empty(pages.size * page_size, dtype=np.int64)
-    host.expand_pages(pages, page_size, slots)
-    return slots

@@ -12,7 +12,7 @@ import numpy as np
 import torch
 
 from kvstead.allocators.checks import whole_pages
-from kvstead.allocators.device import DeviceAllocator
+from kvstead.allocators.device_allocator import DeviceAllocator
 from kvstead.errors import AuditError, InvalidSize
 from kvstead.kernels import device_ops
 from kvstead.kernels.array_types import IntArray
@@ -31,8 +31,8 @@ class DeviceHiSparseAllocator(DeviceAllocator):
     order, index_dtype, checked: as for `DevicePagedAllocator`; `free_pages` is about the logical side. Frees take
     effect at once, also between `free_group_begin` and `free_group_end`, which do nothing.
 
-    device_pages: [num_pages + 2] on the device, the device page of each logical page, 0 for none, and -1 at the end.
-    The same tensor for the allocator's whole life; to be read only.
+    `device_size`: usable device slots. device_pages: [num_pages + 2] on the device, the device page of each logical
+    page, 0 for none, and -1 at the end. The same tensor for the allocator's whole life; to be read only.
 
     Waiting for the device: every free, `alloc_device_buffer`, and `audit`.
     """
@@ -52,15 +52,11 @@ class DeviceHiSparseAllocator(DeviceAllocator):
             raise InvalidSize(f"ratio is {ratio}. There are as many logical slots as device slots, or more.")
         super().__init__(size * ratio, page_size, device=device, order=order, index_dtype=index_dtype, checked=checked)
         self._hot = DeviceFreeList(size // page_size, order, self.device, index_dtype, checked=checked)
+        self.device_size = self._hot.num_pages * page_size
         self._links = DeviceLinks(self.num_pages, self.device, index_dtype)
         self.device_pages = self._links.table
         self._lens = torch.zeros_like(self.device_pages)  # slots of a logical page that are on the device
         self._holders = torch.zeros(self._hot.num_pages + 1, dtype=index_dtype, device=self.device)
-
-    @property
-    def device_size(self) -> int:
-        """Usable device slots."""
-        return self._hot.num_pages * self.page_size
 
     def available_size(self) -> int:
         """Tokens that can be allocated now on both sides."""

@@ -18,10 +18,10 @@ from operator import index
 import numpy as np
 import torch
 
-from kvstead.allocators.allocator import Segment
 from kvstead.allocators.checks import require_page_start, require_tail
-from kvstead.allocators.device import DeviceAllocator, require_numbers
+from kvstead.allocators.device_allocator import DeviceAllocator, require_numbers
 from kvstead.allocators.free_groups import DefersFrees
+from kvstead.allocators.growth import Segment
 from kvstead.errors import AuditError, InvalidSize
 from kvstead.kernels import device_ops
 from kvstead.kernels.array_types import IntArray
@@ -59,14 +59,10 @@ class DeviceSWAAllocator(DefersFrees[DeviceRelease], DeviceAllocator):
             raise InvalidSize(f"swa_size is {swa_size}. The window side has 0 slots or more.")
         require_numbers(swa_size, page_size, index_dtype)
         self._windows = DeviceFreeList(swa_size // page_size, order, self.device, index_dtype, checked=checked)
-        self.swa_size = self._windows.num_pages * page_size
+        self.num_window_pages = self._windows.num_pages  # without the padding page
+        self.swa_size = self.num_window_pages * page_size
         self._links = DeviceLinks(self.num_pages, self.device, index_dtype)
         self.window_pages = self._links.table
-
-    @property
-    def num_window_pages(self) -> int:
-        """Window pages that can be handed out; the padding page is not counted."""
-        return self._windows.num_pages
 
     def available_size(self) -> int:
         """Tokens that can be allocated now, on both sides. What is parked in an open group does not count."""

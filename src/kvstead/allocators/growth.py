@@ -1,18 +1,24 @@
-"""Rows that grow: what a caller says of them, checked, and their new slots."""
+"""Rows: those that grow, checked, and their new slots; stretches of rows that are freed, and their pages."""
 
 from __future__ import annotations
 
-from typing import NamedTuple, NoReturn
+from collections.abc import Iterable
+from typing import NamedTuple, NoReturn, TypeAlias
 
 import numpy as np
 
-from kvstead.allocators.checks import refuse_lengths, refuse_shapes
+from kvstead.allocators.checks import refuse_lengths, refuse_shapes, require_page_start
 from kvstead.errors import ForeignPage, MisalignedSegment, UseAfterFree
 from kvstead.kernels import growing_rows, host, windows
 from kvstead.kernels.array_types import IntArray, TagArray
 from kvstead.kernels.arrays import Integers, to_host
 from kvstead.pages import LinkedPool, PageTable
+from kvstead.pages.free_list import segment_pages
 from kvstead.pages.page_table import require_tag
+
+Segment: TypeAlias = tuple[Integers, int]  # slots, and the position in the row where they start
+
+_NO_PAGES: IntArray = np.empty(0, dtype=np.int64)
 
 
 class Rows(NamedTuple):
@@ -58,6 +64,24 @@ def new_slots(table: PageTable, page_size: int, rows: Rows, pages: IntArray) -> 
         growing_rows.tag_rows(table.owner, rows.prefix, rows.seq, page_size, pages, rows.tags)
     slots = np.empty(rows.num_slots, dtype=np.int64)
     growing_rows.extend_slots(rows.prefix, rows.seq, rows.last, page_size, pages, slots)
+    return slots
+
+
+def pages_of(pairs: Iterable[Segment], page_size: int) -> list[IntArray]:
+    """The pages of each of several stretches of rows: arrays, at least one. Raises `MisalignedSegment`."""
+    pages = [_NO_PAGES]
+    for slots, start_pos in pairs:
+        require_page_start(start_pos, page_size)
+        pages.append(segment_pages(to_host(slots), page_size))
+    return pages
+
+
+def all_slots(pages: IntArray, page_size: int) -> IntArray:
+    """The slots of pages, int64[pages * page_size], page by page; at page size 1 the pages themselves."""
+    if page_size == 1:
+        return pages
+    slots = np.empty(pages.size * page_size, dtype=np.int64)
+    host.expand_pages(pages, page_size, slots)
     return slots
 
 

@@ -8,7 +8,7 @@ import numpy as np
 import torch
 
 from kvstead.allocators import growth
-from kvstead.allocators.allocator import Allocator, all_slots
+from kvstead.allocators.allocator import Allocator
 from kvstead.allocators.checks import own_pages, require_pool, whole_pages
 from kvstead.allocators.hot_pages import IN_BUFFER, HotPool
 from kvstead.allocators.loose_windows import LooseWindowPool, LooseWindows
@@ -30,7 +30,7 @@ class HotSide(Allocator):
     usable device slots. `compress_ratio`: tokens that share a device slot.
     """
 
-    def _add_hot(self, hot: HotPool) -> None:
+    def __init__(self, hot: HotPool) -> None:  # beside that of `Allocator`, which the exported classes call first
         self._link(hot)
         self._hot = hot
         self.device_pages = hot.linked
@@ -130,13 +130,13 @@ class HotSide(Allocator):
         fresh = hot.pool.take(max(0, num_pages - kept.size), IN_BUFFER)
         if fresh is None:
             return None
-        unused = np.setdiff1d(all_slots(kept, size), found)
+        unused = np.setdiff1d(growth.all_slots(kept, size), found)
         holders = hot.pool.table.owner
         hot.linked[holders[pages]] = 0
         holders[kept] = IN_BUFFER
         if (surplus := np.setdiff1d(pages, kept)).size:
             self._release(hot.pool, surplus)
-        buffer = np.concatenate((found, unused, all_slots(fresh, size)))[:num_tokens]
+        buffer = np.concatenate((found, unused, growth.all_slots(fresh, size)))[:num_tokens]
         return to_device(buffer, self.device)
 
     def free_hisparse(self, slots: Integers) -> None:
@@ -193,8 +193,8 @@ class HiSparseAllocator(HotSide):
     ) -> None:
         if ratio < 1:
             raise InvalidSize(f"ratio is {ratio}. There are as many logical slots as device slots, or more.")
-        super().__init__(own_pages(size * ratio, page_size, order), page_size, device)
-        self._add_hot(HotPool(FreeList(size // page_size, order), self._pool.table, page_size, 1))
+        Allocator.__init__(self, own_pages(size * ratio, page_size, order), page_size, device)
+        HotSide.__init__(self, HotPool(FreeList(size // page_size, order), self._pool.table, page_size, 1))
 
     def free_group_begin(self) -> None:
         """Do nothing: frees take effect at once."""
@@ -239,7 +239,7 @@ class CompressedHiSparseAllocator(HotSide, LooseWindows, SWAAllocator):
             )
         SWAAllocator.__init__(self, full_size, swa_size, page_size, device=device, order=order)
         device_pages = FreeList(size * compress_ratio // page_size, order)
-        self._add_hot(HotPool(device_pages, self._pool.table, page_size, compress_ratio))
+        HotSide.__init__(self, HotPool(device_pages, self._pool.table, page_size, compress_ratio))
 
     def full_available_size(self) -> int:
         """Tokens that the full side has capacity for now, with their device slots."""

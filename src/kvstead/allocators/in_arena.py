@@ -39,23 +39,7 @@ def side(kind: EntrySpec | int, name: str, page_size: int, place: Place) -> Entr
     return replace(spec, name=name, page_size=page_size, place=place)
 
 
-def shared_chain(
-    arena_bytes: int,
-    specs: tuple[EntrySpec, ...],
-    device: str | torch.device,
-    *,
-    storage: bool,
-    eager: bool,
-    fence: Callable[[], None] | None,
-    may_move: Callable[[], bool] | None,
-) -> PoolChain:
-    """The pools of `specs` in an arena of their own; see `ByteArena` and `PoolChain`."""
-    return PoolChain(
-        ByteArena(arena_bytes, device, storage=storage), specs, eager=eager, fence=fence, may_move=may_move
-    )
-
-
-class ArenaAllocator(DefersFrees[Release], Allocator):
+class MultiEndedAllocator(DefersFrees[Release], Allocator):
     """A `PagedAllocator` whose pages lie in `pool` of `chain`, beside other pools that use the same bytes.
 
     Slots are virtual: they are handed out, freed and checked as ever, and `physical_slots` says where they lie now.
@@ -93,14 +77,7 @@ class ArenaAllocator(DefersFrees[Release], Allocator):
         return hand_out(self._pool.translate(to_host(slots), self.page_size), slots, out, self.device)
 
 
-class MultiEndedAllocator(ArenaAllocator):
-    """An `ArenaAllocator` of one pool: `pool` of `chain`, and no states."""
-
-    def __init__(self, chain: Chain, pool: str, *, order: str = "lifo") -> None:
-        super().__init__(chain, pool, order=order)
-
-
-class UnifiedMambaAllocator(ArenaAllocator):
+class UnifiedMambaAllocator(MultiEndedAllocator):
     """Slots for tokens in the pool "full" of an arena, and in `states`, from the pool "state", one a request.
 
     full, state: bytes of a token and of a state, or `EntrySpec`s, whose name, place and page size are set here. The
@@ -125,16 +102,17 @@ class UnifiedMambaAllocator(ArenaAllocator):
         storage: bool = True,
     ) -> None:
         specs = side(state, "state", 1, Place.LOW), side(full, "full", page_size, Place.HIGH)
-        chain = shared_chain(arena_bytes, specs, device, storage=storage, eager=eager, fence=fence, may_move=may_move)
+        arena = ByteArena(arena_bytes, device, storage=storage)
+        chain = PoolChain(arena, specs, eager=eager, fence=fence, may_move=may_move)
         super().__init__(chain, "full", order=order, has_states=True)
 
     @staticmethod
-    def over(chain: Chain, *, order: str = "lifo") -> ArenaAllocator:
+    def over(chain: Chain, *, order: str = "lifo") -> MultiEndedAllocator:
         """The same on a chain of the caller's, which has pools "full" and "state".
 
         Raises `LayoutError` for another chain, `InvalidSize` for an unknown order.
         """
-        return ArenaAllocator(chain, "full", order=order, has_states=True)
+        return MultiEndedAllocator(chain, "full", order=order, has_states=True)
 
 
 class ArenaSWAAllocator(WindowSide, DefersFrees[Release], Allocator):
@@ -211,7 +189,8 @@ class UnifiedSWAAllocator(ArenaSWAAllocator):
         storage: bool = True,
     ) -> None:
         specs = side(window, "window", page_size, Place.LOW), side(full, "full", page_size, Place.HIGH)
-        chain = shared_chain(arena_bytes, specs, device, storage=storage, eager=eager, fence=fence, may_move=may_move)
+        arena = ByteArena(arena_bytes, device, storage=storage)
+        chain = PoolChain(arena, specs, eager=eager, fence=fence, may_move=may_move)
         super().__init__(chain, order=order)
 
     @staticmethod
@@ -250,7 +229,8 @@ class UnifiedMambaSWAAllocator(ArenaSWAAllocator):
             side(window, "window", page_size, Place.MIDDLE),
             side(full, "full", page_size, Place.HIGH),
         )
-        chain = shared_chain(arena_bytes, specs, device, storage=storage, eager=eager, fence=fence, may_move=may_move)
+        arena = ByteArena(arena_bytes, device, storage=storage)
+        chain = PoolChain(arena, specs, eager=eager, fence=fence, may_move=may_move)
         super().__init__(chain, order=order, has_states=True)
 
     @staticmethod

@@ -7,9 +7,10 @@ from collections.abc import Iterable
 import numpy as np
 import torch
 
-from kvstead.allocators.allocator import Allocator, Segment
+from kvstead.allocators.allocator import Allocator
 from kvstead.allocators.checks import own_pages, state_pages
 from kvstead.allocators.free_groups import DefersFrees
+from kvstead.allocators.growth import Segment
 from kvstead.kernels.arrays import Integers, to_device, to_host
 from kvstead.pages import Release
 from kvstead.pages.page_table import refuse_slot

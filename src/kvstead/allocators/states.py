@@ -17,20 +17,16 @@ class StateAllocator:
 
     pages: the slots, one a page, in a pool of their own or of an arena. release: frees live pages of a pool. It is the
     token allocator's, which has the one free group: a state freed while the group is open becomes available when it
-    ends, like the request's tokens.
+    ends, like the request's tokens. `size`: states that the pool could hold alone.
     """
 
     def __init__(
         self, pages: FreeList, release: Callable[[FreeList, IntArray], None], device: str | torch.device
     ) -> None:
         self.pages = pages
+        self.size = pages.num_pages
         self._release = release
         self.device = torch.device(device)
-
-    @property
-    def size(self) -> int:
-        """States that the pool could hold alone."""
-        return self.pages.num_pages
 
     def available_size(self) -> int:
         """States that can be allocated now, without those parked in an open group."""

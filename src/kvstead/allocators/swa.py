@@ -17,7 +17,7 @@ import numpy as np
 import torch
 
 from kvstead.allocators import growth
-from kvstead.allocators.allocator import Allocator, Segment
+from kvstead.allocators.allocator import Allocator
 from kvstead.allocators.checks import own_pages, require_page_start, require_tail, state_pages, window_pages
 from kvstead.allocators.free_groups import DefersFrees
 from kvstead.errors import InvalidSize, MisalignedSegment, UseAfterFree, WindowTaken
@@ -31,28 +31,24 @@ from kvstead.pages.free_list import segment_pages
 class WindowSide:
     """What an allocator with window pages can do besides. window: the linked pool from which they come.
 
-    `swa_size`: window slots. `window_pages`: int64[num_pages + 2], the window page of each full page, 0 for none, and
-    -1 at the end, so that index -1 reads -1; the same array for the allocator's whole life, to be read only.
+    `num_window_pages`, `swa_size`: window pages and slots, without padding. `window_pages`: int64[num_pages + 2], the
+    window page of each full page, 0 for none, and -1 at the end, so that index -1 reads -1; the same array for the
+    allocator's whole life, to be read only.
     """
 
     page_size: int
     device: torch.device
     _pool: FreeList
     _take: Callable[[int, int, int], IntArray | None]
-    _segments: Callable[[Iterable[Segment]], list[IntArray]]
     _release: Callable[[FreeList, IntArray], None]
     free: Callable[[Integers], None]
-    free_segments: Callable[[Iterable[Segment]], None]
+    free_segments: Callable[[Iterable[growth.Segment]], None]
 
     def __init__(self, window: LinkedPool, page_size: int) -> None:
+        self.num_window_pages = window.pool.num_pages
         self.swa_size = window.pool.num_pages * page_size
         self.window_pages = window.linked
         self._window = window
-
-    @property
-    def num_window_pages(self) -> int:
-        """Window pages that can be handed out; the padding page is not counted."""
-        return self._window.pool.num_pages
 
     def full_available_size(self) -> int:
         """Tokens that the full side has capacity for now; in an arena, if the window side takes none."""
@@ -113,7 +109,7 @@ class WindowSide:
         """As `free_segment`: window pages that are still linked go with their full pages."""
         self.free_segments([(slots, start_pos)])
 
-    def free_full_segments(self, pairs: Iterable[Segment]) -> None:
+    def free_full_segments(self, pairs: Iterable[growth.Segment]) -> None:
         """As `free_segments`: window pages that are still linked go with their full pages."""
         self.free_segments(pairs)
 
@@ -132,9 +128,9 @@ class WindowSide:
         require_page_start(start_pos, self.page_size)
         self._free_windows(segment_pages(to_host(slots), self.page_size))
 
-    def free_swa_segments(self, pairs: Iterable[Segment]) -> None:
+    def free_swa_segments(self, pairs: Iterable[growth.Segment]) -> None:
         """`free_swa` for several stretches, (slots, start_pos) each, all or none."""
-        self._free_windows(np.concatenate(self._segments(pairs)))
+        self._free_windows(np.concatenate(growth.pages_of(pairs, self.page_size)))
 
     def free_window_pages(self, pages: IntArray) -> None:
         """`free_swa` for full pages given by id: int64[k], distinct or not. O(pages)."""

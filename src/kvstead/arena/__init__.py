@@ -5,14 +5,17 @@ ids from 1 upward in the order wanted, checks what comes back, and parks ids wit
 would say the same again. Ask `PoolChain.fits` first and take ids then; a take that fits cannot fail.
 """
 
+from typing import TypeAlias
+
 from kvstead.arena.accounting import ArenaBytes
 from kvstead.arena.chain import PoolChain
-from kvstead.arena.chain_protocol import Chain
 from kvstead.arena.layout import Layout
 from kvstead.arena.page_map import PageMap
 from kvstead.arena.shared_bytes import SharedBytes, SharedPool
 from kvstead.arena.span import Extent, Span
 from kvstead.arena.sub_pool import PoolBytes, SubPool
+
+Chain: TypeAlias = PoolChain | SharedBytes  # pools that share bytes: in an arena, where pages move, or only counted
 
 __all__ = [
     "ArenaBytes",

@@ -77,7 +77,7 @@ class PoolChain:
 
     @property
     def device(self) -> torch.device:
-        """The arena's."""
+        """The device that the arena's bytes are on."""
         return self.arena.device
 
     def page_size(self, pool: str) -> int:

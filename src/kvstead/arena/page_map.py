@@ -42,7 +42,7 @@ class PageMap:
         return self.v2p.size - 2
 
     def clear(self) -> None:
-        """Unbind every page. O(table)."""
+        """Unbind every virtual page from its physical one. O(table)."""
         for table in (self.v2p, self.p2v):
             table.fill(-1)
             table[0] = 0

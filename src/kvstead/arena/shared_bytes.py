@@ -213,7 +213,7 @@ class CountedPlaces:
         """Do nothing: ids are their own places."""
 
     def release(self, pages: IntArray) -> None:
-        """Count pages as free."""
+        """Count pages that were used as free."""
         self._chain.release(self._pool, pages)
 
     def capacity(self) -> int:

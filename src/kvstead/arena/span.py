@@ -45,7 +45,7 @@ class Extent:
 
     @property
     def num_used(self) -> int:
-        """Pages that hold something."""
+        """Pages that are live or parked."""
         return self.hi - self.lo - self.num_holes
 
     def edge(self, side: int) -> int:
@@ -159,7 +159,7 @@ class Span:
         return spans.longest_band(self.words, extent.edge(side), side, extent.num_holes, max_used)
 
     def holes(self) -> IntArray:
-        """All holes, ascending. O(limit)."""
+        """All holes: int64[num_holes], ascending. O(limit)."""
         bits = np.unpackbits(self.words[: self.extent.limit // 64 + 1].view(np.uint8), bitorder="little")
         return np.flatnonzero(bits)
 

@@ -9,7 +9,6 @@ import numpy as np
 import torch
 
 from kvstead.allocators import (
-    ArenaAllocator,
     ArenaSWAAllocator,
     MultiEndedAllocator,
     PagedAllocator,
@@ -88,7 +87,7 @@ class Memory:
 
     def slots(self, slots: Integers) -> torch.Tensor:
         """Where full slots are now; see `KVCacheManager.physical_slots`."""
-        if isinstance(self.allocator, ArenaAllocator | ArenaSWAAllocator):
+        if isinstance(self.allocator, MultiEndedAllocator | ArenaSWAAllocator):
             return self.allocator.physical_slots(slots)
         return to_device(to_host(slots), self.allocator.device).reshape(np.shape(slots))
 
@@ -133,7 +132,7 @@ def _allocator(plan: MemoryPlan, device: str | torch.device) -> PagedAllocator |
     return SWAAllocator(num_slots, num_window_slots, page_size, num_states=num_states, device=device)
 
 
-def _allocator_over(chain: Chain, plan: MemoryPlan) -> ArenaAllocator | ArenaSWAAllocator:
+def _allocator_over(chain: Chain, plan: MemoryPlan) -> MultiEndedAllocator | ArenaSWAAllocator:
     """The allocator of sides that share bytes."""
     if WINDOW in plan.sides:
         return (UnifiedMambaSWAAllocator if STATE in plan.sides else UnifiedSWAAllocator).over(chain)

@@ -29,7 +29,7 @@ class DeviceOps(Protocol):
         ...
 
     def expand_pages(self, pages: torch.Tensor, page_size: int) -> torch.Tensor:
-        """All slots of pages."""
+        """All slots of pages: [pages * page_size], page by page."""
         ...
 
     def segment_pages(self, slots: torch.Tensor, page_size: int) -> torch.Tensor:

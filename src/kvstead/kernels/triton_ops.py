@@ -121,7 +121,7 @@ def _unmark(slots_ptr, marks_ptr, num_slots, page_size, other, mark, BLOCK: tl.c
 def extend_slots(
     rows: torch.Tensor, last_locs: torch.Tensor, pages: torch.Tensor, page_size: int, num_slots: int
 ) -> torch.Tensor:
-    """As `device_ops.extend_slots`."""
+    """The same as `device_ops.extend_slots`, in one Triton kernel."""
     out, last_locs = pages.new_empty(num_slots), last_locs.contiguous()
     if num_slots:
         num_rows = rows.shape[1]
@@ -133,7 +133,7 @@ def extend_slots(
 
 
 def decode_slots(opening: torch.Tensor, last_locs: torch.Tensor, pages: torch.Tensor, page_size: int) -> torch.Tensor:
-    """As `device_ops.decode_slots`."""
+    """The same as `device_ops.decode_slots`, in one Triton kernel."""
     last_locs = last_locs.contiguous()
     out = torch.empty_like(last_locs)
     num_rows, num_pages = out.numel(), pages.numel()
@@ -146,7 +146,7 @@ def decode_slots(opening: torch.Tensor, last_locs: torch.Tensor, pages: torch.Te
 
 
 def expand_pages(pages: torch.Tensor, page_size: int) -> torch.Tensor:
-    """As `device_ops.expand_pages`."""
+    """The same as `device_ops.expand_pages`, in one Triton kernel."""
     out = pages.new_empty(pages.numel() * page_size)
     if out.numel():
         with torch.cuda.device_of(out):
@@ -155,7 +155,7 @@ def expand_pages(pages: torch.Tensor, page_size: int) -> torch.Tensor:
 
 
 def segment_pages(slots: torch.Tensor, page_size: int) -> torch.Tensor:
-    """As `device_ops.segment_pages`."""
+    """The same as `device_ops.segment_pages`, in one Triton kernel."""
     out = slots.new_empty(-(-slots.numel() // page_size))
     if out.numel():
         with torch.cuda.device_of(out):

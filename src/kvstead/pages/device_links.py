@@ -38,5 +38,5 @@ class DeviceLinks:
         return torch.where(linked > 0, linked * page_size + slots.remainder(page_size), linked)
 
     def clear(self) -> None:
-        """Unlink every page."""
+        """Unlink every page from its linked one."""
         self.table[:-1].fill_(0)

@@ -53,13 +53,12 @@ class FreeList:
         self.table = PageTable(num_pages)
         self._bitmap = PageBitmap(num_pages) if order == "lowest" else None
         self._ring: IntArray = np.empty(0 if self._bitmap else max(num_pages, 1), dtype=np.int64)
-        self._head = 0
-        self._num_listed = 0
+        self._head = self._num_listed = 0
         self._fresh = 1
 
     @property
     def num_pages(self) -> int:
-        """Pages that can be handed out; the padding page is not counted."""
+        """Pages that can be handed out, without the padding page."""
         return self.table.num_pages
 
     @property
@@ -224,8 +223,7 @@ class FreeList:
     def clear(self) -> None:
         """Make every page free, no matter who holds it."""
         self.table.clear()
-        self._head = 0
-        self._num_listed = 0
+        self._head = self._num_listed = 0
         self._fresh = 1
         if self._bitmap is not None:
             self._bitmap.clear()

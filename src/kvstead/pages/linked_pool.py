@@ -67,7 +67,7 @@ class LinkedPool:
         return self.linked[np.flatnonzero(self.linked[:-1])]
 
     def clear(self) -> None:
-        """Unlink every page."""
+        """Unlink every page; the pool itself stays as it is."""
         self.linked[:-1] = 0
 
     def audit(self) -> None:

@@ -52,7 +52,7 @@ class PageTable:
         self.clear()
 
     def clear(self) -> None:
-        """Make every page free."""
+        """Make every page free, whatever its state."""
         self.state.fill(host.FREE)
         self.state[0] = host.PADDING
         self.num_free = self.num_pages

@@ -1,4 +1,4 @@
-"""Allocators for engines whose indices live on an accelerator: the free list is there too, and nothing is read back.
+"""The one allocator of a device, for engines whose indices live there: so does the free list, and nothing is read back.
 
       host                                         device
       counts of free and parked pages              ring of free pages          (`DeviceFreeList`)
@@ -16,9 +16,8 @@ from typing import NamedTuple
 import numpy as np
 import torch
 
-from kvstead.allocators.allocator import Segment
 from kvstead.allocators.checks import refuse_lengths, refuse_shapes, require_page_start, require_pool, whole_pages
-from kvstead.allocators.free_groups import DefersFrees
+from kvstead.allocators.growth import Segment
 from kvstead.errors import AuditError, InvalidSize
 from kvstead.kernels import device_ops, device_rows
 from kvstead.kernels.array_types import IntArray
@@ -57,10 +56,10 @@ class DeviceAllocator:
         size: int,
         page_size: int,
         *,
-        device: str | torch.device,
-        order: str,
-        index_dtype: torch.dtype,
-        checked: bool,
+        device: str | torch.device = "cpu",
+        order: str = "lifo",
+        index_dtype: torch.dtype = torch.int64,
+        checked: bool = False,
     ) -> None:
         require_pool(size, page_size)
         require_numbers(size, page_size, index_dtype)
@@ -71,12 +70,8 @@ class DeviceAllocator:
         self._ops = ops_for(self.device)
         self._transfer = DeviceTransfer(self.device, index_dtype)
         self._pool = DeviceFreeList(size // page_size, order, self.device, index_dtype, checked=checked)
-        self.size = self._pool.num_pages * page_size
-
-    @property
-    def num_pages(self) -> int:
-        """Pages that can be handed out; the padding page is not counted."""
-        return self._pool.num_pages
+        self.num_pages = self._pool.num_pages  # without the padding page
+        self.size = self.num_pages * page_size
 
     def available_size(self) -> int:
         """Tokens that can be allocated now. What is parked in an open group does not count."""
@@ -283,47 +278,3 @@ class DeviceAllocator:
         if {*num_rows} != {last.numel()}:
             refuse_shapes(*num_rows, last.numel())
         return last
-
-
-class DevicePagedAllocator(DefersFrees[DeviceRelease], DeviceAllocator):
-    """A `PagedAllocator` whose free list lives on `device`, with the same ids in the same order.
-
-    size, page_size: as there. device: any that torch knows. order: `lifo`, `fifo` or `sorted` (see `DeviceFreeList`).
-    index_dtype: of slots handed out, int64 or int32. checked: keep the state of every page on the device, too, and note
-    the first fault there for the next `audit`.
-
-    Waiting for the device: `audit`, and `free` at a page size above 1 unless it is told `num_pages`. Nothing else.
-
-    Errors: what the host can see is refused and changes nothing (sizes, lengths, alignment, more pages freed than are
-    held). What only the device could see is not: a fault that `audit` tells of has taken effect, and the pool is to be
-    cleared.
-
-    Raises `InvalidSize` for a negative size, a page size below 1, an unknown order, or slots beyond `index_dtype`.
-    """
-
-    def __init__(
-        self,
-        size: int,
-        page_size: int,
-        *,
-        device: str | torch.device = "cpu",
-        order: str = "lifo",
-        index_dtype: torch.dtype = torch.int64,
-        checked: bool = False,
-    ) -> None:
-        super().__init__(size, page_size, device=device, order=order, index_dtype=index_dtype, checked=checked)
-
-
-class DeviceTokenAllocator(DevicePagedAllocator):
-    """Slots one by one: `DevicePagedAllocator` with pages of one token, and by default first freed, first reused."""
-
-    def __init__(
-        self,
-        size: int,
-        *,
-        device: str | torch.device = "cpu",
-        order: str = "fifo",
-        index_dtype: torch.dtype = torch.int64,
-        checked: bool = False,
-    ) -> None:
-        super().__init__(size, 1, device=device, order=order, index_dtype=index_dtype, checked=checked)
