@@ -165,7 +165,7 @@ class CountedPair(UnifiedPair):
 
     def __init__(self, total, page_size, costs, sink, order):
         chain = shared_bytes(total, page_size, costs, sink)
-        real = (UnifiedMambaSWAAllocator if "state" in costs else ArenaSWAAllocator).over(chain, order=order)
+        real = (UnifiedMambaSWAAllocator if "state" in costs else UnifiedSWAAllocator).over(chain, order=order)
         self._mapping = real.window_pages
         self._start(real, UnifiedModel(CountedBooks(total, costs, sink), page_size, order))
 

@@ -307,7 +307,7 @@ def test_an_interrupt_keeps_the_partial_summary(kvstead, monkeypatch):
         (["--memory", "4GiB", "--model", "mistral-7b-v0.1", "--window-ratio", "0.5"], "nothing to divide"),
         (["--memory", "500KiB", "--model", "gemma-3-1b"], "hold no page of 16 tokens on both sides of gemma-3-1b"),
         (["--memory", "4GiB", "--state-slots", "5"], "nothing to divide"),
-        (["--memory", "4GiB", "--model", "gemma-3-1b", "--state-slots", "5"], "keeps no states"),
+        (["--memory", "4GiB", "--model", "gemma-3-1b", "--state-slots", "5"], "has no states"),
         (["--memory", "4GiB", "--model", "bamba-9b", "--window-ratio", "0.5"], "has no window side"),
         (["--memory", "4GiB", "--model", "bamba-9b", "--state-dtype", "int3"], "'int3'"),
         (["--memory", "100MiB", "--model", "bamba-9b"], "beside 1 of its states and the padding"),

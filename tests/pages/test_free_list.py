@@ -10,7 +10,7 @@ from kvstead.errors import AuditError, DoubleFree, InvalidSize, MisalignedSegmen
 from kvstead.kernels import host
 from kvstead.kernels.host import FREE, PARKED
 from kvstead.pages import FreeList
-from kvstead.pages.free_list import segment_pages
+from kvstead.pages.row_segments import segment_pages
 
 
 def ints(*values):

@@ -13,8 +13,8 @@ from kvstead.kernels import growing_rows, host, windows
 from kvstead.kernels.array_types import IntArray, TagArray
 from kvstead.kernels.arrays import Integers, to_host
 from kvstead.pages import LinkedPool, PageTable
-from kvstead.pages.free_list import segment_pages
 from kvstead.pages.page_table import require_tag
+from kvstead.pages.row_segments import segment_pages
 
 Segment: TypeAlias = tuple[Integers, int]  # slots, and the position in the row where they start
 

@@ -25,7 +25,7 @@ from kvstead.kernels import windows
 from kvstead.kernels.array_types import IntArray, StateArray
 from kvstead.kernels.arrays import Integers, to_device, to_host
 from kvstead.pages import FreeList, LinkedPool, Release
-from kvstead.pages.free_list import segment_pages
+from kvstead.pages.row_segments import segment_pages
 
 
 class WindowSide:
@@ -91,11 +91,13 @@ class WindowSide:
         for more or fewer rows than one, or a tail that is negative or longer than what is new; `MisalignedSegment` for
         a tail that does not start on a page boundary.
         """
-        rows = growth.plan(self._pool.table, self.page_size, prefix_lens, seq_lens, last_locs, owners)
-        if rows.seq.size != 1:
-            raise InvalidSize(f"{rows.seq.size} rows are to grow with a tail. Pass one at a time.")
+        prefix, seq, last = to_host(prefix_lens), to_host(seq_lens), to_host(last_locs)
+        if prefix.size == seq.size == last.size != 1:
+            raise InvalidSize(f"{seq.size} rows are to grow with a tail. Pass one at a time.")
+        rows = growth.plan(self._pool.table, self.page_size, prefix, seq, last, None)
         tail = index(tail_len)
         require_tail(int(rows.seq[0]), tail, rows.num_slots, self.page_size)
+        rows = rows._replace(tags=None if owners is None else growth.tags(owners, 1))
         pages = self._take(rows.num_pages, -(-tail // self.page_size), 0)
         if pages is None:
             return None

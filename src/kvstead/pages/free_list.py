@@ -13,17 +13,17 @@ The ring stores no fresh pages, so a new pool is ready as soon as its memory is 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import NoReturn
 
 import numpy as np
 
-from kvstead.errors import AuditError, InvalidSize, MisalignedSegment
-from kvstead.kernels import host, windows
+from kvstead.errors import AuditError, InvalidSize
+from kvstead.kernels import host
 from kvstead.kernels.array_types import IntArray
 from kvstead.kernels.host import FREE, LIVE, PARKED
 from kvstead.pages.page_bitmap import PageBitmap
 from kvstead.pages.page_table import MAX_TAG, MIN_TAG, PageTable, refuse_tag, translate_in_place
 from kvstead.pages.places import Places
+from kvstead.pages.row_segments import refuse_segment
 
 ORDERS = ("lifo", "fifo", "lowest")
 
@@ -41,7 +41,7 @@ class FreeList:
     Raises `InvalidSize` for a negative count or an unknown order.
     """
 
-    __slots__ = ("_bitmap", "_fresh", "_head", "_num_listed", "_ring", "order", "places", "table")
+    __slots__ = ("_bitmap", "_fresh", "_head", "_is_lifo", "_num_listed", "_ring", "order", "places", "table")
 
     def __init__(self, num_pages: int, order: str = "lifo", places: Places | None = None) -> None:
         if num_pages < 0:
@@ -51,6 +51,7 @@ class FreeList:
         self.order = order
         self.places = places
         self.table = PageTable(num_pages)
+        self._is_lifo = order == "lifo"
         self._bitmap = PageBitmap(num_pages) if order == "lowest" else None
         self._ring: IntArray = np.empty(0 if self._bitmap else max(num_pages, 1), dtype=np.int64)
         self._head = self._num_listed = 0
@@ -104,40 +105,36 @@ class FreeList:
 
     def _take(self, num_pages: int, owner: int) -> IntArray:
         """Turn the next free pages live and tag them; there are enough."""
-        table = self.table
-        if num_pages == 1 and self._num_listed and self.order == "lifo":
-            return self._take_one(owner)
-        pages = np.empty(num_pages, dtype=np.int64)
-        if self._bitmap is not None:
-            self._bitmap.take(pages)
-            host.take(table.state, table.owner, pages, 0, num_pages, 0, 0, owner, pages)
+        table, ring, head = self.table, self._ring, self._head
+        if num_pages == 1 and self._num_listed and self._is_lifo:  # a page costs less than the call of a kernel
+            pages, page, num_listed = ring[head : head + 1].copy(), ring.item(head), 1
+            table.state[page] = LIVE
+            table.owner[page] = owner
         else:
-            if self.order == "lifo":
-                num_listed, listed_at = min(num_pages, self._num_listed), 0
-            else:
-                listed_at = min(num_pages, table.num_pages + 1 - self._fresh)
-                num_listed = num_pages - listed_at
-            head = self._head
-            host.take(table.state, table.owner, self._ring, head, num_listed, listed_at, self._fresh, owner, pages)
-            self._fresh += num_pages - num_listed
+            pages = np.empty(num_pages, dtype=np.int64)
+            num_listed = self._take_many(pages, owner)
+        if num_listed:
             self._num_listed -= num_listed
-            self._head = (head + num_listed) % self._ring.size
+            self._head = (head + num_listed) % ring.size
         table.num_free -= num_pages
         table.num_live += num_pages
         return pages
 
-    def _take_one(self, owner: int) -> IntArray:
-        """`_take` of the page at the head of the ring, without a kernel, whose call would cost more than the page."""
-        table, head = self.table, self._head
-        pages = self._ring[head : head + 1].copy()
-        page = self._ring.item(head)
-        table.state[page] = LIVE
-        table.owner[page] = owner
-        table.num_free -= 1
-        table.num_live += 1
-        self._num_listed -= 1
-        self._head = head + 1 if head + 1 < self._ring.size else 0
-        return pages
+    def _take_many(self, pages: IntArray, owner: int) -> int:
+        """Fill `pages` with the next free pages, live and tagged: how many of them came from the ring."""
+        table, num_pages = self.table, pages.size
+        if self._bitmap is not None:
+            self._bitmap.take(pages)
+            host.take(table.state, table.owner, pages, 0, num_pages, 0, 0, owner, pages)
+            return 0
+        if self._is_lifo:
+            num_listed, listed_at = min(num_pages, self._num_listed), 0
+        else:
+            listed_at = min(num_pages, table.num_pages + 1 - self._fresh)
+            num_listed = num_pages - listed_at
+        host.take(table.state, table.owner, self._ring, self._head, num_listed, listed_at, self._fresh, owner, pages)
+        self._fresh += num_pages - num_listed
+        return num_listed
 
     def leave(self, pages: IntArray, after: int = FREE) -> IntArray:
         """Live pages leave their holder: to FREE, available at once, or to PARKED, until `unpark`.
@@ -145,16 +142,12 @@ class FreeList:
         pages: int64[k], in any order. Returns their ids, int64[k]: a copy where they are parked, else good until the
         next call. Raises `DoubleFree` or `ForeignPage` for the first bad one and then changes nothing. O(k).
         """
-        table = self.table
+        if pages.size == 1 and after == FREE and self._bitmap is None:
+            return self._free_one(pages)
         out, start = self._destination(pages.size, after)
-        if pages.size == 1:  # without a kernel, as in `_take_one`
-            page = pages.item()
-            if not 0 < page <= table.num_pages or table.state.item(page) != LIVE:
-                table.refuse(page)
-            table.state[page] = after
-            out[start] = page
-        elif (bad := host.move(table.state, pages, LIVE, after, out, start)) >= 0:
-            table.refuse(int(pages[bad]))
+        bad = host.move(self.table.state, pages, LIVE, after, out, start)
+        if bad >= 0:
+            self.table.refuse(int(pages[bad]))
         left = pages if after == FREE else out
         self._account(left, after)
         return left
@@ -171,7 +164,7 @@ class FreeList:
         state, pages = self.table.state, np.empty(min(slots.size, self.table.num_pages), dtype=np.int64)
         if after != FREE or self._bitmap is not None:
             count, bad = host.move_slots(state, slots, page_size, after, pages)
-        elif self.order == "lifo":
+        elif self._is_lifo:
             count, bad = host.free_slots(state, slots, page_size, pages, self._ring, self._head, 1)
         else:
             tail = self._head + self._num_listed
@@ -236,7 +229,7 @@ class FreeList:
             return self._bitmap.contents()
         fresh = np.arange(self._fresh, self.num_pages + 1)
         at = (self._head + np.arange(self._num_listed)) % self._ring.size
-        return np.concatenate((self._ring[at], fresh) if self.order == "lifo" else (fresh, self._ring[at]))
+        return np.concatenate((self._ring[at], fresh) if self._is_lifo else (fresh, self._ring[at]))
 
     def audit(self) -> None:
         """Check that the list names exactly the free pages, each once. Raises `AuditError`. O(pages)."""
@@ -249,6 +242,24 @@ class FreeList:
         if self.places is not None:
             self.places.audit(self.table)
 
+    def _free_one(self, pages: IntArray) -> IntArray:
+        """`leave` of one page to the ring, without a kernel, as in `_take`."""
+        table, ring, page = self.table, self._ring, pages.item()
+        if not 0 < page <= table.num_pages or table.state.item(page) != LIVE:
+            table.refuse(page)
+        table.state[page] = FREE
+        if self._is_lifo:
+            self._head = (self._head - 1) % ring.size
+            ring[self._head] = page
+        else:
+            ring[(self._head + self._num_listed) % ring.size] = page
+        self._num_listed += 1
+        table.num_live -= 1
+        table.num_free += 1
+        if self.places is not None:
+            self.places.release(pages)
+        return pages
+
     def _destination(self, num_pages: int, after: int) -> tuple[IntArray, int]:
         """Where to write the ids of pages that leave: an array, and the index to start from.
 
@@ -257,7 +268,7 @@ class FreeList:
         table = self.table
         if after != FREE or self._bitmap is not None or num_pages > table.num_pages - table.num_free:
             return np.empty(num_pages, dtype=np.int64), 0
-        if self.order == "lifo":
+        if self._is_lifo:
             return self._ring, (self._head - num_pages) % self._ring.size
         return self._ring, (self._head + self._num_listed) % self._ring.size
 
@@ -273,28 +284,7 @@ class FreeList:
             self._bitmap.put(pages)
         else:
             self._num_listed += pages.size
-            if self.order == "lifo":
+            if self._is_lifo:
                 self._head = (self._head - pages.size) % self._ring.size
         if self.places is not None:
             self.places.release(pages)
-
-
-def segment_pages(slots: IntArray, page_size: int) -> IntArray:
-    """The pages of a row segment, the last of which may be partial: int64[k], a new array; their states do not matter.
-
-    Raises `MisalignedSegment` where the slots are not consecutive from a page's start. O(slots).
-    """
-    pages = np.empty(-(-slots.size // page_size), dtype=np.int64)
-    bad = windows.pages_of_segment(slots, page_size, pages)
-    if bad >= 0:
-        refuse_segment(slots, page_size, bad)
-    return pages
-
-
-def refuse_segment(slots: IntArray, page_size: int, page: int) -> NoReturn:
-    """Raise the error for a row segment whose page number `page` does not hold consecutive slots."""
-    part = slots[page * page_size : (page + 1) * page_size]
-    raise MisalignedSegment(
-        f"slots {part.tolist()}, from entry {page * page_size} of the segment on, are not the consecutive slots "
-        f"of a page of {page_size}. Pass the stretch of the row unchanged, with the position it starts at."
-    )
