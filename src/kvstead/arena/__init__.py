@@ -8,8 +8,8 @@ would say the same again. Ask `PoolChain.fits` first and take ids then; a take t
 from typing import TypeAlias
 
 from kvstead.arena.accounting import ArenaBytes
+from kvstead.arena.arrangement import Arrangement
 from kvstead.arena.chain import PoolChain
-from kvstead.arena.layout import Layout
 from kvstead.arena.page_map import PageMap
 from kvstead.arena.shared_bytes import SharedBytes, SharedPool
 from kvstead.arena.span import Extent, Span
@@ -19,9 +19,9 @@ Chain: TypeAlias = PoolChain | SharedBytes  # pools that share bytes: in an aren
 
 __all__ = [
     "ArenaBytes",
+    "Arrangement",
     "Chain",
     "Extent",
-    "Layout",
     "PageMap",
     "PoolBytes",
     "PoolChain",

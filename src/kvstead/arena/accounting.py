@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from kvstead.arena.layout import Layout
+from kvstead.arena.arrangement import Arrangement
 from kvstead.arena.span import inward
 from kvstead.arena.sub_pool import PoolBytes, SubPool
 from kvstead.errors import AuditError
@@ -30,29 +30,29 @@ class ArenaBytes(NamedTuple):
         return sum(sum(pool) for pool in self.pools.values()) + self.gap + self.sink + self.padding
 
 
-def bytes_by_state(members: Sequence[SubPool], layout: Layout) -> ArenaBytes:
+def bytes_by_state(members: Sequence[SubPool], arrangement: Arrangement) -> ArenaBytes:
     """Add up spans and what lies between them. O(pools)."""
     gap = padding = 0
     index = -1
     while index < len(members):
-        above = layout.neighbour(index, HIGH)
-        start, end = layout.border(above, LOW), layout.border(index, HIGH)
-        growing = layout.extents[max(index, 0) : above + 1]  # these two and the empty ones between them
+        above = arrangement.neighbour(index, HIGH)
+        start, end = arrangement.border(above, LOW), arrangement.border(index, HIGH)
+        growing = arrangement.extents[max(index, 0) : above + 1]  # these two and the empty ones between them
         if any(_has_room(start, end, extent.page_bytes) for extent in growing):
             gap += end - start
         else:
             padding += end - start
         index = above
     pools = {member.spec.name: member.by_state() for member in members}
-    return ArenaBytes(pools, gap, layout.bottom, padding)
+    return ArenaBytes(pools, gap, arrangement.bottom, padding)
 
 
-def audit_chain(members: Sequence[SubPool], layout: Layout) -> None:
+def audit_chain(members: Sequence[SubPool], arrangement: Arrangement) -> None:
     """Audit every pool, then that their spans follow one another without overlap and add up. Raises `AuditError`."""
     for member in members:
         member.audit()
-    byte = layout.bottom
-    for member, extent in zip(members, layout.extents, strict=True):
+    byte = arrangement.bottom
+    for member, extent in zip(members, arrangement.extents, strict=True):
         if extent.lo == extent.hi:
             continue
         if extent.lo * extent.page_bytes < byte:
@@ -61,8 +61,8 @@ def audit_chain(members: Sequence[SubPool], layout: Layout) -> None:
                 "the one before it ends. Only the chain may move spans."
             )
         byte = extent.hi * extent.page_bytes
-    total = bytes_by_state(members, layout).total
-    assert total == layout.top, f"spans in order and apart add up to {total} bytes of {layout.top}"
+    total = bytes_by_state(members, arrangement).total
+    assert total == arrangement.top, f"spans in order and apart add up to {total} bytes of {arrangement.top}"
 
 
 def _has_room(start: int, end: int, page_bytes: int) -> bool:

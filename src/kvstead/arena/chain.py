@@ -3,9 +3,9 @@
     | sink | state >>> ....... << window >> .......... <<< full |      the only free bytes that matter are the gaps;
              LOW end             MIDDLE               HIGH end        holes inside a span can be turned into gap
 
-`take` succeeds if and only if some layout of the live pages has room (`fits`): what stands in the way is pushed aside,
-neighbour by neighbour, with the fewest copies that clear the bytes wanted. Callers hold virtual pages, whose ids stay
-the same while their data moves.
+`take` succeeds if and only if some arrangement of the live pages has room (`fits`): what stands in the way is pushed
+aside, neighbour by neighbour, with the fewest copies that clear the bytes wanted. Callers hold virtual pages, whose ids
+stay the same while their data moves.
 
 One rule guards the device: `fence()` is called before any copy, before any zero-fill, and before a span grows over
 bytes that a span has given up since the last fence. It has to order the work to come behind the last forward pass.
@@ -18,7 +18,7 @@ from collections.abc import Callable, Mapping, Sequence
 import torch
 
 from kvstead.arena.accounting import ArenaBytes, audit_chain, bytes_by_state
-from kvstead.arena.layout import Layout, PoolIndex
+from kvstead.arena.arrangement import Arrangement, PoolIndex
 from kvstead.arena.page_map import PageMap
 from kvstead.arena.span import inward
 from kvstead.arena.sub_pool import SubPool
@@ -70,7 +70,7 @@ class PoolChain:
         self._members = list(self.pools.values())
         self._index = PoolIndex(list(self.pools))
         extents = [member.span.extent for member in self._members]
-        self._layout = Layout(extents, arena.sink_bytes, arena.total_bytes)
+        self._arrangement = Arrangement(extents, arena.sink_bytes, arena.total_bytes)
         self._fence = fence
         self._may_move = may_move
         self._handed_over = False  # bytes left a span and nobody has waited for their last writer
@@ -92,7 +92,7 @@ class PoolChain:
 
     def num_used(self, pool: str) -> int:
         """Pages of the pool that are live or parked."""
-        return self._layout.extents[self._index.find(pool)].num_used
+        return self._arrangement.extents[self._index.find(pool)].num_used
 
     def places(self, pool: str) -> SubPool:
         """The places of the pool's pages, for the free list of its ids."""
@@ -132,7 +132,7 @@ class PoolChain:
         """Whether every pool can take its number of pages, one after the other in the order given.
 
         moves: whether pages may move for it; None asks `may_move`. With moves the answer is exact: if it is False, no
-        layout has room. Without moves it is exact for one pool, and for several it says what their takes will do.
+        arrangement has room. Without moves it is exact for one pool, and for several it says what their takes will do.
 
         without: used pages of each pool that are assumed to be released before. With moves it does not matter which,
         and the answer stays exact. Without moves they count as holes of their own pool; that is sound for one pool, and
@@ -142,16 +142,16 @@ class PoolChain:
         pool. O(pools).
         """
         wanted = self._index.wanted(demand)
-        extents = self._layout.extents
+        extents = self._arrangement.extents
         released = self._index.released(without, [extent.num_used for extent in extents]) if without else ()
         if moves is None:
             moves = self._may_move is None or self._may_move()
-        return self._layout.fits(wanted, released) if moves else self._layout.fits_unmoved(wanted, released)
+        return self._arrangement.fits(wanted, released) if moves else self._arrangement.fits_unmoved(wanted, released)
 
     def holds(self, demand: Mapping[str, int]) -> bool:
         """Whether there would be room if the chain were empty. Raises as `fits`. O(pools)."""
         wanted = dict(self._index.wanted(demand))
-        return self._layout.holds(wanted.get(index, 0) for index in range(len(self._members)))
+        return self._arrangement.holds(wanted.get(index, 0) for index in range(len(self._members)))
 
     def shortfall(self, demand: Mapping[str, int]) -> int:
         """The least number of bytes to free before the demand can fit: 0 if it fits now, else 1 or more.
@@ -162,7 +162,7 @@ class PoolChain:
         if self.fits(demand):
             return 0
         num_bytes = sum(self.pools[name].spec.page_bytes * num_pages for name, num_pages in demand.items())
-        return max(1, num_bytes - self._layout.free_bytes())
+        return max(1, num_bytes - self._arrangement.free_bytes())
 
     def capacity(self, pools: Sequence[str], moves: bool | None = None) -> int:  # noqa: FBT001 - as above
         """The most pages that each of `pools` can take at once, over what they hold.
@@ -170,9 +170,9 @@ class PoolChain:
         By bisection between what free bytes allow and what rounding may cost: a few times `fits`.
         """
         may_move = self._moves() if moves is None else moves
-        fits = self._layout.fits if may_move else self._layout.fits_unmoved
+        fits = self._arrangement.fits if may_move else self._arrangement.fits_unmoved
         indices = [self._index.find(name) for name in dict.fromkeys(pools)]
-        low, high = self._layout.bounds(indices)
+        low, high = self._arrangement.bounds(indices)
         low = low if may_move else 0
         while low < high:
             middle = (low + high + 1) // 2
@@ -213,20 +213,20 @@ class PoolChain:
 
     def by_state(self) -> ArenaBytes:
         """Count every byte of the arena by its state. O(pools)."""
-        return bytes_by_state(self._members, self._layout)
+        return bytes_by_state(self._members, self._arrangement)
 
     def audit(self) -> None:
         """Check every table, count and span, and that spans lie in order and apart. Raises `AuditError`. O(pages)."""
-        audit_chain(self._members, self._layout)
+        audit_chain(self._members, self._arrangement)
 
     def make_room(self, index: int, grown: int, num_pages: int) -> tuple[int, int] | None:
         """The edges that give pool `index` `grown` pages more, free now; None where `num_pages` have no room."""
-        edges = self._layout.grown(index, grown)
+        edges = self._arrangement.grown(index, grown)
         if edges is None:
-            if not (self._moves() and self._layout.fits([(index, num_pages)])):
+            if not (self._moves() and self._arrangement.fits([(index, num_pages)])):
                 return None
-            edges = self._layout.target(index, grown)
-            page_bytes = self._layout.extents[index].page_bytes
+            edges = self._arrangement.target(index, grown)
+            page_bytes = self._arrangement.extents[index].page_bytes
             self._push(index, HIGH, edges[1] * page_bytes)
             self._push(index, LOW, edges[0] * page_bytes)
         if self._handed_over:
@@ -239,21 +239,21 @@ class PoolChain:
         """Note that pages of pool `index` have become holes, and if its span gave up bytes; close them if eager."""
         if shrunk:
             self._handed_over = True
-        extent = self._layout.extents[index]
+        extent = self._arrangement.extents[index]
         if self.eager and extent.place and extent.num_holes and self._moves():
             self._retreat(index, -extent.place, extent.num_holes)
 
     def _push(self, index: int, side: int, byte: int) -> None:
         """Make everything beyond the pool on `side` stay clear of `byte`, whatever that moves further on."""
-        at = self._layout.neighbour(index, side)
+        at = self._arrangement.neighbour(index, side)
         if not 0 <= at < len(self._members):
             return
-        extent = self._layout.extents[at]
+        extent = self._arrangement.extents[at]
         num_pages = side * (inward(byte, -side, extent.page_bytes) - extent.edge(-side))
         if num_pages <= 0:
             return
         far = extent.edge(side) + side * self._members[at].span.fresh_for(-side, num_pages)
-        if side * (self._layout.reach(at, side) - far) < 0:
+        if side * (self._arrangement.reach(at, side) - far) < 0:
             self._push(at, side, far * extent.page_bytes)
         self._retreat(at, -side, num_pages)
 

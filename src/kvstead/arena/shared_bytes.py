@@ -17,7 +17,7 @@ import numpy as np
 import torch
 
 from kvstead.arena.accounting import ArenaBytes
-from kvstead.arena.layout import PoolIndex
+from kvstead.arena.arrangement import PoolIndex
 from kvstead.arena.page_map import PageMap
 from kvstead.arena.sub_pool import PoolBytes
 from kvstead.errors import AuditError, DoubleFree, InvalidSize, LayoutError

@@ -1,11 +1,32 @@
-"""How a kernel is compiled, and short names for the numba types in its signature."""
+"""How a kernel is compiled and loaded, and short names for the numba types in its signature.
+
+A kernel is compiled for one signature, and the machine code is kept on disk. It is loaded when the kernel is first
+called, so importing kvstead loads nothing. Arguments of other types raise `TypeError`, as they would be another kernel.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import gc
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
 from typing import Any, TypeVar, cast
 
-from numba import njit, types
+
+@contextmanager
+def _collector_off() -> Iterator[None]:
+    """Numba makes so many objects that several full collections follow, each of which looks at all of torch's."""
+    collects = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if collects:
+            gc.enable()
+
+
+with _collector_off():
+    from numba import njit, types
 
 i64 = types.int64
 I64 = types.int64[::1]
@@ -17,6 +38,24 @@ _Function = TypeVar("_Function", bound=Callable[..., Any])
 
 
 def kernel(signature: object) -> Callable[[_Function], _Function]:
-    """Compile for one signature and keep the machine code on disk; the GIL is released while it runs."""
-    compiled = njit(signature, cache=True, error_model="numpy", nogil=True)
-    return cast("Callable[[_Function], _Function]", compiled)
+    """Compile for one signature, when first used, and keep the machine code; the GIL is released while it runs."""
+
+    def make(function: _Function) -> _Function:
+        compiled: Any = njit(cache=True, error_model="numpy", nogil=True)(function)
+        if compiled is not function:  # numba leaves it alone under NUMBA_DISABLE_JIT
+            load = partial(_load, compiled, signature)
+            compiled._compile_for_args = lambda *_args, **_kwargs: load()  # noqa: SLF001 - what numba calls for new types
+            compiled.get_call_template = lambda *args: load().get_call_template(*args)
+        return cast("_Function", compiled)
+
+    return make
+
+
+def _load(compiled: Any, signature: object) -> Any:
+    """Load a kernel, or compile it, for its signature and for no other; from then on it calls itself."""
+    with _collector_off():
+        for hook in ("_compile_for_args", "get_call_template"):
+            vars(compiled).pop(hook, None)
+        compiled.compile(signature)
+        compiled.disable_compile()
+        return compiled

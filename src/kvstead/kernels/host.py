@@ -1,8 +1,8 @@
 """Host kernels: what an allocator does to its arrays, compiled by numba and cached on disk.
 
 Every function here is a plain loop over the pages or rows of one call and touches nothing else, so a call on k pages
-costs O(k) whatever the pool's size. Signatures are explicit: nothing is compiled at call time, and with a warm cache
-importing this module loads machine code. With `NUMBA_DISABLE_JIT=1` the same loops run as Python.
+costs O(k) whatever the size of the pool. Each has one signature (`kvstead.kernels.compiling`).
+With `NUMBA_DISABLE_JIT=1` the same loops run as Python.
 
 A kernel that can refuse returns where it stumbled and has undone its own writes by then.
 """

@@ -5,7 +5,7 @@
 
 Pools keep their order. Each has its own grid, so every bound is rounded onto the grid of the pool it bounds. Holes do
 not count: a span can always be packed, which costs copies and never fails. The lowest packing, every pool as low as the
-one below it allows, leaves the most room above; so it fits if and only if some layout does.
+one below it allows, leaves the most room above; so it fits if and only if some arrangement does.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from kvstead.errors import InvalidSize, LayoutError
 from kvstead.kernels.spans import HIGH, LOW
 
 
-class Layout:
+class Arrangement:
     """Extents in their order from low to high, between the bytes `bottom` and `top`. O(pools) each, host integers."""
 
     __slots__ = ("bottom", "extents", "top")
@@ -66,7 +66,7 @@ class Layout:
         return inward(byte, side, self.extents[index].page_bytes)
 
     def fits(self, wanted: Iterable[tuple[int, int]], released: Sequence[int] = ()) -> bool:
-        """Whether some layout has room for (index, pages) more, without `released` used pages of each pool."""
+        """Whether some arrangement has room for (index, pages) more, without `released` used pages of each pool."""
         changes = [0] * len(self.extents)
         for index, num_pages in enumerate(released):
             changes[index] -= num_pages
@@ -75,7 +75,7 @@ class Layout:
         return self.holds(changes, from_used=1)
 
     def holds(self, counts: Iterable[int], from_used: int = 0) -> bool:
-        """Whether some layout has room for so many pages of each pool, `from_used` times the used ones besides."""
+        """Whether some arrangement has room for so many pages of each pool, `from_used` times the used ones besides."""
         byte = self.bottom
         for extent, number in zip(self.extents, counts, strict=True):
             count = number + from_used * (extent.hi - extent.lo - extent.num_holes)
@@ -110,7 +110,7 @@ class Layout:
         """
         pools = zip(self.extents, released or [0] * len(self.extents), strict=True)
         extents = [replace(extent, num_holes=extent.num_holes + num_pages) for extent, num_pages in pools]
-        trial = Layout(extents, self.bottom, self.top)
+        trial = Arrangement(extents, self.bottom, self.top)
         for index, num_pages in wanted:
             extent = trial.extents[index]
             if num_pages > extent.num_holes:
