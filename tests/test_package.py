@@ -67,10 +67,17 @@ def test_every_error_is_exported():
 
 
 def test_every_documented_class_is_exported():
-    """A class that the README or a page of the docs names can be imported from the root."""
+    """A class that the README or a page of the docs names can be imported from the root.
+
+    docs/architecture.md is for those who change kvstead, and names inner parts too.
+    """
     layers = [import_module(f"kvstead.{layer}") for layer in LAYERS]
     classes = {name for layer in layers for name in layer.__all__ if inspect.isclass(getattr(layer, name))}
-    code = re.findall(r"`[^`\n]+`|```.*?```", "\n".join(page.read_text() for page in PAGES), flags=re.DOTALL)
+    code = re.findall(
+        r"`[^`\n]+`|```.*?```",
+        "\n".join(page.read_text() for page in PAGES if page.name != "architecture.md"),
+        flags=re.DOTALL,
+    )
     documented = classes & set(re.findall(r"\w+", " ".join(code)))
     assert len(documented) > 30
     assert documented <= set(kvstead._HOMES)
