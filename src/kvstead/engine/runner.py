@@ -13,7 +13,6 @@ class Pending(Protocol):
 
     def tokens(self) -> Integers:
         """Wait for the step; one token id for each decoding row, then one for each chunk."""
-        ...
 
 
 class Runner(Protocol):
@@ -24,4 +23,3 @@ class Runner(Protocol):
 
     def launch(self, step: Step) -> Pending:
         """Start to compute a step; its slots may be written from now on."""
-        ...

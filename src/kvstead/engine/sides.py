@@ -23,21 +23,17 @@ class Pool(Protocol):
     @property
     def num_pages(self) -> int:
         """Pages that there could be if nothing else were there."""
-        ...
 
     @property
     def num_live(self) -> int:
         """Pages that a request or the tree holds."""
-        ...
 
     @property
     def num_parked(self) -> int:
         """Pages freed in the open group."""
-        ...
 
     def capacity(self) -> int:
         """Pages that can be taken now."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)

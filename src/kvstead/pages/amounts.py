@@ -6,6 +6,8 @@ pool. Code that adds, compares or hands on amounts never names a side, so a new 
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field
+
 FULL, WINDOW, STATE = "full", "window", "state"
 
 
@@ -48,3 +50,19 @@ class Amounts(dict[str, int]):
         for side, pages in self.items():
             total += pages * each.get(side, 0)
         return total
+
+
+@dataclass(frozen=True, slots=True)
+class Evicted:
+    """What an eviction freed.
+
+    pages: of each side, a state being a page of its side. alone: those of them whose nodes stay in the tree, as windows
+    that leave a tombstone. num_nodes: nodes that left the tree.
+    """
+
+    pages: Amounts = field(default_factory=Amounts)
+    alone: Amounts = field(default_factory=Amounts)
+    num_nodes: int = 0
+
+    def __add__(self, other: Evicted) -> Evicted:
+        return Evicted(self.pages + other.pages, self.alone + other.alone, self.num_nodes + other.num_nodes)

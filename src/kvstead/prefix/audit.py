@@ -27,7 +27,7 @@ def _faults(parent: Node, key: ChildKey, child: Node, page_size: int) -> Iterato
         yield f"hangs below {parent} but names {child.parent} as its parent"
     if child.tokens.dtype != np.int32 or child.tokens.size == 0 or child.tokens.size % page_size:
         yield f"has {child.tokens.size} tokens of {child.tokens.dtype}, which are no whole pages of {page_size}"
-    if child.end != parent.end + child.tokens.size:
+    if child.start != parent.end or child.end != parent.end + child.tokens.size:
         yield f"ends at {child.end}, but its parent at {parent.end}"
     if key != child.key or child.tokens[:page_size].tobytes() != (key[1] if isinstance(key, tuple) else key):
         yield "does not hang under the bytes of its first page"

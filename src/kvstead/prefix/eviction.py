@@ -15,10 +15,10 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import NoReturn
 
 from kvstead.errors import InvalidSize, KVSteadError, OpenGroup
-from kvstead.pages.amounts import FULL, Amounts
-from kvstead.prefix.component import Component, Detachable
+from kvstead.pages.amounts import FULL, Amounts, Evicted
+from kvstead.prefix.component import Component
 from kvstead.prefix.full import FullComponent
-from kvstead.prefix.node import Evicted, Node
+from kvstead.prefix.node import Node
 from kvstead.prefix.slot_pools import SlotPool
 
 
@@ -34,7 +34,7 @@ class Eviction:
         self,
         pool: SlotPool,
         full: FullComponent,
-        detachable: Sequence[Detachable],
+        detachable: Sequence[Component],
         components: Sequence[Component],
         remove: Callable[[Sequence[Node]], None],
     ) -> None:
@@ -50,7 +50,8 @@ class Eviction:
             raise InvalidSize(f"cannot evict {dict(wanted)} pages. Ask for 0 or more of each side.")
         if self._pool.free_group is not None:
             _refuse_group()
-        victims, gone = self._evict_nodes(wanted.get(FULL, 0))
+        num_pages = wanted.get(FULL, 0)
+        victims, gone = self._evict_nodes(num_pages) if num_pages else (0, Amounts())
         alone = Amounts()
         for part in self._detachable:
             side = part.side
