@@ -11,11 +11,9 @@ others (`SharedCapacity`). Demands are pages by side.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
 
 from kvstead.arena import Chain
 from kvstead.engine.memory import Memory
-from kvstead.engine.sides import Pool
 from kvstead.pages.amounts import Amounts
 from kvstead.prefix import PrefixTree
 
@@ -26,22 +24,21 @@ class Capacity(ABC):
     """Answers for one memory and the tree of what is cached in it.
 
     first_shortage: the share of the bytes that was live or cached when there was no capacity for a demand for the first
-    time, before anything was evicted for it; None until then. Where `evictable` is given, it stands for all that could
-    be evicted.
+    time, before anything was evicted for it; None until then.
     """
 
     def __init__(self, memory: Memory, tree: PrefixTree) -> None:
         self.first_shortage: float | None = None
         pools, self._plan = memory.allocator.pools, memory.plan
-        self._pools: Mapping[str, Pool] = {name: pools[name] for name in memory.plan.sides}
+        self._pools = {name: pools[name] for name in memory.plan.sides}
         self._tree = tree
 
-    @abstractmethod
-    def has(self, demand: Amounts, evictable: Amounts | None = None) -> bool:
+    def has(self, demand: Amounts) -> bool:
         """Whether the demand could be had now, evicting what is not in use."""
+        return self.lack(demand) == 0
 
     @abstractmethod
-    def most(self, unit: Amounts, evictable: Amounts | None = None) -> int:
+    def most(self, unit: Amounts) -> int:
         """How many of `unit` could be had now, at once."""
 
     @abstractmethod
@@ -59,7 +56,8 @@ class Capacity(ABC):
     def lack(self, demand: Amounts, evictable: Amounts | None = None) -> int:
         """By how much `slack` has to grow at least before the demand fits, 0 if it does.
 
-        `FITS_ONLY_AFTER_A_REQUEST_ENDS` where no growth of it would do.
+        `FITS_ONLY_AFTER_A_REQUEST_ENDS` where no growth of it would do. evictable: stands for all that could be
+        evicted, where it is given.
         """
 
     @abstractmethod
@@ -82,13 +80,9 @@ class SeparateCapacity(Capacity):
         self._sizes = Amounts({name: pool.num_pages for name, pool in self._pools.items()})
         self._bounded = [name for name, side in memory.plan.sides.items() if side.is_bounded]
 
-    def has(self, demand: Amounts, evictable: Amounts | None = None) -> bool:
-        """Whether each side has its part."""
-        return not demand.beyond(self._available(evictable))
-
-    def most(self, unit: Amounts, evictable: Amounts | None = None) -> int:
+    def most(self, unit: Amounts) -> int:
         """The least over the sides."""
-        available = self._available(evictable)
+        available = self._available()
         return min([available[side] // each for side, each in unit.items() if each])
 
     def holds(self, demand: Amounts) -> bool:
@@ -141,17 +135,14 @@ class SharedCapacity(Capacity):
         self._budget = memory.plan.total_bytes - memory.plan.sink_bytes
         self._page_bytes = memory.plan.page_bytes
 
-    def has(self, demand: Amounts, evictable: Amounts | None = None) -> bool:
-        """Whether the demand fits in some layout of the pages."""
-        return self._chain.fits(demand, without=self._tree.evictable() if evictable is None else evictable)
-
-    def most(self, unit: Amounts, evictable: Amounts | None = None) -> int:
-        """By bisection: a few times `has`."""
-        extra = self._tree.evictable() if evictable is None else evictable
+    def most(self, unit: Amounts) -> int:
+        """By bisection: a few times what `lack` asks."""
+        extra = self._tree.evictable()
         low, high = 0, self._spare_bytes(extra) // max(1, unit.weighed(self._page_bytes))
         while low < high:
             middle = (low + high + 1) // 2
-            low, high = (middle, high) if self.has(unit.times(middle), extra) else (low, middle - 1)
+            fits = self._chain.fits(unit.times(middle), without=extra)
+            low, high = (middle, high) if fits else (low, middle - 1)
         return low
 
     def holds(self, demand: Amounts) -> bool:
@@ -176,9 +167,9 @@ class SharedCapacity(Capacity):
 
     def lack(self, demand: Amounts, evictable: Amounts | None = None) -> int:
         """Bytes, at least 1 where the demand does not fit: spans on grids of their own may need more than the sum."""
-        if self.has(demand, evictable):
-            return 0
         extra = self._tree.evictable() if evictable is None else evictable
+        if self._chain.fits(demand, without=extra):
+            return 0
         return max(1, demand.weighed(self._page_bytes) - self._spare_bytes(extra))
 
     def slack(self) -> int:

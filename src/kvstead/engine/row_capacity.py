@@ -20,13 +20,7 @@ class RowCapacity:
     """
 
     def __init__(
-        self,
-        memory: Memory,
-        tree: PrefixTree,
-        rows: Rows,
-        state_interval: int,
-        *,
-        prefix_cache: bool,
+        self, memory: Memory, tree: PrefixTree, rows: Rows, state_interval: int, *, prefix_cache: bool
     ) -> None:
         self.windows: RowWindows | None = None
         self.states: RowStates | None = None
@@ -49,10 +43,7 @@ class RowCapacity:
         """Make capacity for new pages of rows that are about to grow."""
         if self.windows is not None:
             self.windows.slide(rows)
-        if num_pages == 0:
-            return True
-        demand = Amounts(dict.fromkeys(self._sides, num_pages))
-        return self.capacity.make(demand) or (self._let_go(demand) and self.capacity.make(demand))
+        return num_pages == 0 or self.make(self._pages(num_pages))
 
     def growth(self, row: int, num_tokens: int) -> int:
         """By how many tokens, `num_tokens` at most, a live row could grow now."""

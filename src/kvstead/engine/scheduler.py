@@ -20,9 +20,8 @@ import torch
 from kvstead.engine.admission import Admission
 from kvstead.engine.manager import KVCacheManager
 from kvstead.engine.request import Request, Status, token_ids
-from kvstead.engine.runner import Pending, Runner
 from kvstead.engine.running import RunningRequests
-from kvstead.engine.step import Chunk, Outcome, Step
+from kvstead.engine.step import Chunk, Outcome, Pending, Runner, Step
 from kvstead.errors import InvalidSize, RequestError
 from kvstead.kernels.array_types import IntArray
 from kvstead.kernels.arrays import Integers, to_host

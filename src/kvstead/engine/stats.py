@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Self
 
 from kvstead.arena import Chain
 from kvstead.engine.memory import Memory
 from kvstead.engine.memory_plan import MemoryPlan
-from kvstead.engine.sides import Pool
+from kvstead.pages import FreeList
 from kvstead.pages.amounts import FULL, STATE, WINDOW, Amounts
 from kvstead.prefix import PrefixTree
 
@@ -58,12 +57,6 @@ class SideStats:
         """Bytes that no request can use."""
         return self.by_state.get("padding", 0)
 
-    @classmethod
-    def of(cls, total_bytes: int, page_bytes: int, live: int, cached: int, parked: int, free: int) -> Self:
-        """From numbers of pages of `page_bytes` each; what is left of `total_bytes` is padding."""
-        used = [count * page_bytes for count in (live, cached, parked, free)]
-        return cls(total_bytes, dict(zip(STATES, (*used, total_bytes - sum(used)), strict=True)))
-
 
 @dataclass(frozen=True, slots=True)
 class MemoryStats(SideStats):
@@ -92,18 +85,19 @@ def memory_stats(memory: Memory, evictable: Amounts) -> MemoryStats:
     return _shared(memory.plan, pools, memory.chain, evictable)
 
 
-def _separate(plan: MemoryPlan, pools: Mapping[str, Pool], evictable: Amounts) -> MemoryStats:
+def _separate(plan: MemoryPlan, pools: Mapping[str, FreeList], evictable: Amounts) -> MemoryStats:
     sides = {}
     for name in plan.own_page_bytes:
         side, pool, cached = plan.sides[name], pools[name], evictable[name]
         free = pool.num_pages - pool.num_live - pool.num_parked
-        counts = pool.num_live - cached, cached, pool.num_parked, free
-        sides[name] = SideStats.of(side.total_bytes, side.page_bytes, *counts)
+        used = [count * side.page_bytes for count in (pool.num_live - cached, cached, pool.num_parked, free)]
+        padding = side.total_bytes - sum(used)
+        sides[name] = SideStats(side.total_bytes, dict(zip(STATES, (*used, padding), strict=True)))
     sums = {state: sum(side.by_state[state] for side in sides.values()) for state in STATES}
     return MemoryStats(plan.total_bytes, sums, sides)
 
 
-def _shared(plan: MemoryPlan, pools: Mapping[str, Pool], chain: Chain, evictable: Amounts) -> MemoryStats:
+def _shared(plan: MemoryPlan, pools: Mapping[str, FreeList], chain: Chain, evictable: Amounts) -> MemoryStats:
     found, each = chain.by_state(), plan.own_page_bytes
     sides = {}
     for name, pool_bytes in found.pools.items():
