@@ -24,7 +24,8 @@ class Capacity(ABC):
     """Answers for one memory and the tree of what is cached in it.
 
     first_shortage: the share of the bytes that was live or cached when there was no capacity for a demand for the first
-    time, before anything was evicted for it; None until then.
+    time, before anything was evicted for it; None until then. Where `evictable` is given, it stands for all that could
+    be evicted.
     """
 
     def __init__(self, memory: Memory, tree: PrefixTree) -> None:
@@ -33,12 +34,12 @@ class Capacity(ABC):
         self._pools = {name: pools[name] for name in memory.plan.sides}
         self._tree = tree
 
-    def has(self, demand: Amounts) -> bool:
+    def has(self, demand: Amounts, evictable: Amounts | None = None) -> bool:
         """Whether the demand could be had now, evicting what is not in use."""
-        return self.lack(demand) == 0
+        return self.lack(demand, evictable) == 0
 
     @abstractmethod
-    def most(self, unit: Amounts) -> int:
+    def most(self, unit: Amounts, evictable: Amounts | None = None) -> int:
         """How many of `unit` could be had now, at once."""
 
     @abstractmethod
@@ -56,8 +57,7 @@ class Capacity(ABC):
     def lack(self, demand: Amounts, evictable: Amounts | None = None) -> int:
         """By how much `slack` has to grow at least before the demand fits, 0 if it does.
 
-        `FITS_ONLY_AFTER_A_REQUEST_ENDS` where no growth of it would do. evictable: stands for all that could be
-        evicted, where it is given.
+        `FITS_ONLY_AFTER_A_REQUEST_ENDS` where no growth of it would do.
         """
 
     @abstractmethod
@@ -80,9 +80,9 @@ class SeparateCapacity(Capacity):
         self._sizes = Amounts({name: pool.num_pages for name, pool in self._pools.items()})
         self._bounded = [name for name, side in memory.plan.sides.items() if side.is_bounded]
 
-    def most(self, unit: Amounts) -> int:
+    def most(self, unit: Amounts, evictable: Amounts | None = None) -> int:
         """The least over the sides."""
-        available = self._available()
+        available = self._available(evictable)
         return min([available[side] // each for side, each in unit.items() if each])
 
     def holds(self, demand: Amounts) -> bool:
@@ -135,9 +135,9 @@ class SharedCapacity(Capacity):
         self._budget = memory.plan.total_bytes - memory.plan.sink_bytes
         self._page_bytes = memory.plan.page_bytes
 
-    def most(self, unit: Amounts) -> int:
+    def most(self, unit: Amounts, evictable: Amounts | None = None) -> int:
         """By bisection: a few times what `lack` asks."""
-        extra = self._tree.evictable()
+        extra = self._tree.evictable() if evictable is None else evictable
         low, high = 0, self._spare_bytes(extra) // max(1, unit.weighed(self._page_bytes))
         while low < high:
             middle = (low + high + 1) // 2

@@ -17,12 +17,11 @@ from numpy.typing import NDArray
 
 from kvstead.engine.audit import audit_memory
 from kvstead.engine.memory import ArenaOptions, Memory
-from kvstead.engine.memory_plan import MemoryRequest, plan_memory
+from kvstead.engine.memory_plan import SIDE_KINDS, MemoryRequest, plan_memory
 from kvstead.engine.request import token_ids
 from kvstead.engine.row_capacity import RowCapacity
 from kvstead.engine.row_prefixes import Lease, Peek, RowPrefixes
 from kvstead.engine.rows import NO_NAMESPACE, Rows
-from kvstead.engine.sides import SIDE_KINDS
 from kvstead.engine.stats import MemoryStats, live_entries, memory_stats
 from kvstead.errors import InvalidSize, RowOverflow
 from kvstead.kernels.array_types import IntArray

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from kvstead.engine.manager import KVCacheManager
-from kvstead.engine.sides import SIDE_KINDS, Side
+from kvstead.engine.memory_plan import SIDE_KINDS, Side
 from kvstead.model import CacheKind, ModelLayout
 from kvstead.pages import FreeList
 

@@ -19,16 +19,14 @@ from kvstead.kernels.array_types import IntArray
 from kvstead.kernels.arrays import Integers, to_host
 from kvstead.model.window import Window
 from kvstead.pages.amounts import Amounts, Evicted
-from kvstead.prefix.audit import audit_structure
 from kvstead.prefix.component import Component
 from kvstead.prefix.eviction import Eviction
 from kvstead.prefix.full import FullComponent
-from kvstead.prefix.keys import Tokens, key_of
-from kvstead.prefix.node import Insertion, Match, Namespace, Node, WindowPart
+from kvstead.prefix.node import Insertion, Match, Namespace, Node, Tokens, WindowPart, key_of
 from kvstead.prefix.queue import policy_named
 from kvstead.prefix.slot_pools import SlotPool, StateSlots, window_pool
 from kvstead.prefix.state import StateComponent
-from kvstead.prefix.structure import NO_PAGES, TreeStructure, path_up, refuse_unlock, walk
+from kvstead.prefix.structure import NO_PAGES, TreeStructure, audit_structure, path_up, refuse_unlock, walk
 from kvstead.prefix.window import WindowComponent
 
 _PLAIN = Namespace()
@@ -72,8 +70,7 @@ class PrefixTree:
         if states is not None:
             self._states = StateComponent(states, rank, self._full, self._structure)
             self._components.insert(0, self._states)  # its pool may refuse, when nothing has changed yet
-        alone = [part for part in (self._window, self._states) if part]
-        self._eviction = Eviction(allocator, self._full, alone, self._components, self._structure.remove)
+        self._eviction = Eviction(allocator, self._full, self._components, self._structure)
 
     def evictable(self) -> Amounts:
         """Pages of each side that eviction can free. O(sides)."""
