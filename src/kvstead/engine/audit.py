@@ -7,8 +7,8 @@ from collections import Counter
 import numpy as np
 
 from kvstead.engine.memory import Memory
+from kvstead.engine.row_capacity import RowWindows
 from kvstead.engine.row_states import RowStates
-from kvstead.engine.row_windows import RowWindows
 from kvstead.engine.rows import Rows
 from kvstead.errors import AuditError
 from kvstead.kernels import host

@@ -66,9 +66,7 @@ class Capacity(ABC):
 
     def _note_shortage(self) -> None:
         if self.first_shortage is None:
-            held = 0
-            for side, pool in self._pools.items():
-                held += pool.num_live * self._plan.sides[side].page_bytes
+            held = sum([pool.num_live * self._plan.sides[side].page_bytes for side, pool in self._pools.items()])
             self.first_shortage = held / self._plan.total_bytes
 
 
@@ -178,9 +176,7 @@ class SharedCapacity(Capacity):
 
     def _spare_bytes(self, evictable: Amounts) -> int:
         """Bytes that are free, or would be without what is evictable."""
-        used = 0
-        for name, each in self._page_bytes.items():
-            used += self._chain.num_used(name) * each
+        used = sum([self._chain.num_used(name) * each for name, each in self._page_bytes.items()])
         return self._budget - used + evictable.weighed(self._page_bytes)
 
 

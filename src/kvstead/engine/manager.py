@@ -2,7 +2,7 @@
 
 `match` opens a row and locks the cached prefix, `extend` and `decode` grow it, `commit` notes what a step has computed,
 `cache` hands whole computed pages to the tree so that others can share them. `finish`, `retract` and `abort` end it.
-What is known of a row is drawn in `kvstead.engine.rows`; layers with a window have `kvstead.engine.row_windows`, and
+What is known of a row is drawn in `kvstead.engine.rows`; layers with a window have `kvstead.engine.row_capacity`, and
 recurrent layers `kvstead.engine.row_states`, whose states an engine lets copy with `checkpoint` between two steps.
 """
 

@@ -30,10 +30,7 @@ class Amounts(dict[str, int]):
 
     def times(self, count: int) -> Amounts:
         """`count` times this amount of every side."""
-        product = Amounts()
-        for side, pages in self.items():
-            product[side] = count * pages
-        return product
+        return Amounts({side: count * pages for side, pages in self.items()})
 
     def beyond(self, have: Amounts) -> Amounts:
         """What is missing of this amount where there is `have`; sides that have enough are left out."""
@@ -46,10 +43,7 @@ class Amounts(dict[str, int]):
 
     def weighed(self, each: Amounts) -> int:
         """The sum over the sides, a page of a side counted as `each` says: bytes, where that is bytes a page."""
-        total = 0
-        for side, pages in self.items():
-            total += pages * each.get(side, 0)
-        return total
+        return sum([pages * each.get(side, 0) for side, pages in self.items()])
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,11 +11,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from itertools import pairwise
-from typing import NoReturn
 
 import numpy as np
 
-from kvstead.errors import LockUnderflow, UseAfterFree
+from kvstead.errors import UseAfterFree
 from kvstead.kernels.array_types import IntArray
 from kvstead.kernels.tokens import TokenArray, common_prefix
 from kvstead.prefix.component import Component, fail
@@ -52,11 +51,6 @@ def path_up(node: Node, root: Node) -> list[Node]:
     if path[-1] is not root:
         raise UseAfterFree(f"{node} is not in this tree (any more). Lock a match before anything is evicted.")
     return path
-
-
-def refuse_unlock(node: Node) -> NoReturn:
-    """Raise the error for unlocking or loosening a node that has no lock of its own."""
-    raise LockUnderflow(f"{node} is not locked. Unlock the node that was locked, once for each lock.")
 
 
 class TreeStructure:

@@ -14,7 +14,7 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from kvstead.errors import InvalidSize, KVSteadError
+from kvstead.errors import InvalidSize, KVSteadError, LockUnderflow
 from kvstead.kernels.array_types import IntArray
 from kvstead.kernels.arrays import Integers, to_host
 from kvstead.model.window import Window
@@ -26,7 +26,7 @@ from kvstead.prefix.node import Insertion, Match, Namespace, Node, Tokens, Windo
 from kvstead.prefix.queue import policy_named
 from kvstead.prefix.slot_pools import SlotPool, StateSlots, window_pool
 from kvstead.prefix.state import StateComponent
-from kvstead.prefix.structure import NO_PAGES, TreeStructure, audit_structure, path_up, refuse_unlock, walk
+from kvstead.prefix.structure import NO_PAGES, TreeStructure, audit_structure, path_up, walk
 from kvstead.prefix.window import WindowComponent
 
 _PLAIN = Namespace()
@@ -189,9 +189,7 @@ class PrefixTree:
 
         window_from: where the window part of that lock begins, if `loosen` has moved it.
         """
-        path_up(node, self.root)
-        if not node.pins:
-            refuse_unlock(node)
+        self._require_lock(node)
         for component in reversed(self._components):  # the window side, the last, may refuse
             component.unlock(node, window_from)
         node.pins -= 1
@@ -202,9 +200,7 @@ class PrefixTree:
         to: where it begins from now on; `node.end` or more lets all of it go. Raises as `unlock`, and `InvalidSize` for
         a `to` in front of `window_from`.
         """
-        path_up(node, self.root)
-        if not node.pins:
-            refuse_unlock(node)
+        self._require_lock(node)
         for component in self._components:
             component.loosen(node, window_from, to)
 
@@ -284,6 +280,11 @@ class PrefixTree:
         audit_structure(self.root, self.page_size)
         for component in self._components:
             component.audit(self.root)
+
+    def _require_lock(self, node: Node) -> None:
+        path_up(node, self.root)
+        if not node.pins:
+            raise LockUnderflow(f"{node} is not locked. Unlock the node that was locked, once for each lock.")
 
     def _require_states(self) -> StateComponent:
         if self._states is None:
