@@ -97,11 +97,6 @@ class MemoryPlan:
         """Whether the sides share bytes in an arena, where pages move."""
         return self.is_shared and self.pool_layout == "unified"
 
-    @property
-    def own_page_bytes(self) -> Amounts:
-        """Bytes that a page of each side holds, for the sides that have bytes."""
-        return Amounts({name: side.page_bytes for name, side in self.sides.items() if side.page_bytes})
-
     def entry_bytes(self, name: str) -> int:
         """Bytes of a token or state of a side; 0 where there is no such side, or only names."""
         return self.sides[name].entry_bytes if name in self.sides else 0

@@ -92,9 +92,8 @@ class RowPrefixes:
         """Hand a live row's computed whole pages to the tree; see `KVCacheManager.cache`."""
         rows, tree = self._rows, self._tree
         start = int(rows.protected[row])
-        end = int(rows.computed[row]) // rows.page_size * rows.page_size
-        if self._states:
-            end = self._states.cacheable(row)
+        whole = int(rows.computed[row]) // rows.page_size * rows.page_size
+        end = self._states.cacheable(row) if self._states else whole
         if not self._is_kept or end <= start:
             return
         own = rows.table.slots[row, :end]

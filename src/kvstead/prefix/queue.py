@@ -23,7 +23,7 @@ from types import MappingProxyType
 from typing import TypeAlias
 
 from kvstead.errors import InvalidSize
-from kvstead.prefix.node import Node, StatePart, Usage
+from kvstead.prefix.node import Node, Usage
 
 Rank: TypeAlias = tuple[int, ...]
 Policy: TypeAlias = Callable[[Usage], Rank]
@@ -71,16 +71,11 @@ def state_rank(policy: Policy) -> Callable[[Node], Rank]:
     """For states: one whose sequence has put a later one is useful only to a request that branches exactly here."""
 
     def rank(node: Node) -> Rank:
-        part = part_of(node)
+        part = node.state
+        assert part is not None, "only nodes with states wait to lose them"
         return (part.hits > 0 or not part.is_superseded, *policy(part))
 
     return rank
-
-
-def part_of(node: Node) -> StatePart:
-    """The state of a node that has one."""
-    assert node.state is not None, "only nodes with states wait to lose them"
-    return node.state
 
 
 class EvictionQueue:

@@ -20,7 +20,7 @@ from kvstead.pages.amounts import STATE
 from kvstead.prefix.component import LONGEST_JOIN, Component, fail
 from kvstead.prefix.full import FullComponent
 from kvstead.prefix.node import Node, StatePart
-from kvstead.prefix.queue import Policy, part_of, state_rank
+from kvstead.prefix.queue import Policy, state_rank
 from kvstead.prefix.slot_pools import StateSlots
 from kvstead.prefix.structure import TreeStructure
 
@@ -65,7 +65,7 @@ class StateComponent(Component):
         if slot in self._slots:
             raise AuditError(f"state slot {slot} belongs to a node already. Put each state into the tree once.")
         if node.state is not None:
-            self._touch(node, now, 1)
+            self._touch(node, node.state, now, 1)
             return False
         node.state = StatePart(slot, now, node.priority)
         self._slots.add(slot)
@@ -133,7 +133,7 @@ class StateComponent(Component):
     def use(self, node: Node, num_hits: int) -> None:
         """A match uses the state at its end, not those on the way there."""
         if num_hits and node.state is not None:
-            self._touch(node, node.access, num_hits)
+            self._touch(node, node.state, node.access, num_hits)
 
     def audit(self, root: Node) -> None:
         """Recount states, holds and the queue. Raises `AuditError`."""
@@ -149,8 +149,7 @@ class StateComponent(Component):
         if set(self._queue) != {node for node, part in parts.items() if part.holds == 0}:
             fail(f"{len(self._queue)} states wait for eviction, and they are not those without holds")
 
-    def _touch(self, node: Node, now: int, num_hits: int) -> None:
-        part = part_of(node)
+    def _touch(self, node: Node, part: StatePart, now: int, num_hits: int) -> None:
         part.access = now
         part.hits += num_hits
         part.priority = max(part.priority, node.priority)
