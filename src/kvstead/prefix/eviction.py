@@ -26,8 +26,7 @@ class Eviction:
 
     pool: the allocator; its free group must not be open, since nothing would become available before its end.
     components: all of the tree's, to count what removed nodes held; all but `full` may lose their part alone, the last
-    of them first.
-    structure: takes nodes out of the tree with all they hold; raises before anything has changed.
+    of them first. structure: takes nodes out of the tree with all they hold; raises before anything has changed.
     """
 
     def __init__(
