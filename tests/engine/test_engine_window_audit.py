@@ -24,11 +24,11 @@ def node_at(manager, row, end):
 
 
 def lose_a_window_page(manager, _rows):
-    manager.allocator._windows.take(1)
+    manager.allocator.pools["window"].take(1)
 
 
 def free_a_window_page_that_is_held(manager, rows):
-    manager.allocator._windows.give(manager.allocator.window_pages[page_of(manager, rows[1], 4)])
+    manager.allocator.pools["window"].leave(manager.allocator.window_pages[page_of(manager, rows[1], 4)])
 
 
 def drop_a_window_of_a_row(manager, rows):
@@ -55,7 +55,7 @@ def map_two_pages_to_one(manager, rows):
 
 def map_a_page_that_is_free(manager, _rows):
     free = np.flatnonzero(manager.allocator.page_states() == host.FREE)[:1]
-    manager.allocator.window_pages[free] = manager.allocator._windows.take(1)
+    manager.allocator.window_pages[free] = manager.allocator.pools["window"].take(1)
 
 
 def spoil_the_last_entry_of_the_mapping(manager, _rows):
@@ -63,7 +63,7 @@ def spoil_the_last_entry_of_the_mapping(manager, _rows):
 
 
 def map_padding(manager, _rows):
-    manager.allocator.window_pages[0] = manager.allocator._windows.take(1)[0]
+    manager.allocator.window_pages[0] = manager.allocator.pools["window"].take(1)[0]
 
 
 def write_a_window_page_state(manager, rows):
@@ -72,13 +72,13 @@ def write_a_window_page_state(manager, rows):
 
 
 def miscount_free_window_pages(manager, _rows):
-    manager.allocator._windows.table.num_free += 1
+    manager.allocator.pools["window"].table.num_free += 1
 
 
 def keep_a_window_that_fell_behind(manager, rows):
     pages = manager.allocator.window_pages
     assert pages[page_of(manager, rows[1], 0)] == 0
-    pages[page_of(manager, rows[1], 0)] = manager.allocator._windows.take(1)
+    pages[page_of(manager, rows[1], 0)] = manager.allocator.pools["window"].take(1)
 
 
 def start_a_window_too_early(manager, rows):

@@ -11,15 +11,15 @@ PAGE_SIZE = 2
 
 
 def lose_a_page(manager, _rows):
-    manager.allocator._free_list.take(1)
+    manager.allocator.pools["full"].take(1)
 
 
 def free_a_page_that_is_held(manager, rows):
-    manager.allocator._free_list.give(manager.table.slots[rows[0], :1] // PAGE_SIZE)
+    manager.allocator.pools["full"].leave(manager.table.slots[rows[0], :1] // PAGE_SIZE)
 
 
 def park_a_page_that_is_held(manager, rows):
-    manager.allocator._free_list.park(manager.table.slots[rows[1], 4:5] // PAGE_SIZE)
+    manager.allocator.pools["full"].leave(manager.table.slots[rows[1], 4:5] // PAGE_SIZE, host.PARKED)
 
 
 def write_a_page_state(manager, rows):
@@ -27,7 +27,7 @@ def write_a_page_state(manager, rows):
 
 
 def miscount_free_pages(manager, _rows):
-    manager.allocator._free_list.table.num_free += 1
+    manager.allocator.pools["full"].table.num_free += 1
 
 
 def drop_a_page_from_a_node(manager, rows):
@@ -79,13 +79,13 @@ def shift_all_own_slots(manager, rows):
 
 def name_a_page_twice(manager, rows):
     row = rows[1]
-    manager.allocator._free_list.give(manager.table.slots[row, 4:5] // PAGE_SIZE)
+    manager.allocator.pools["full"].leave(manager.table.slots[row, 4:5] // PAGE_SIZE)
     manager.table.slots[row, 4:6] = manager.table.slots[row, 2:4]
 
 
 def share_a_page_of_two_rows(manager, rows):
     first, second = rows
-    manager.allocator._free_list.give(manager.table.slots[second, :1] // PAGE_SIZE)
+    manager.allocator.pools["full"].leave(manager.table.slots[second, :1] // PAGE_SIZE)
     manager.table.slots[second, :2] = manager.table.slots[first, 4:6]
 
 

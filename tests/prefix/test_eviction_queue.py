@@ -5,8 +5,7 @@ from hypothesis import strategies as st
 
 from kvstead.errors import InvalidSize
 from kvstead.prefix import POLICIES, Node
-from kvstead.prefix.policies import policy_named
-from kvstead.prefix.queue import EvictionQueue
+from kvstead.prefix.queue import EvictionQueue, policy_named
 
 EMPTY = np.empty(0, dtype=np.int64)
 

@@ -7,8 +7,8 @@ from collections import Counter
 import numpy as np
 
 from kvstead.engine.memory import Memory
+from kvstead.engine.row_capacity import RowWindows
 from kvstead.engine.row_states import RowStates
-from kvstead.engine.row_windows import RowWindows
 from kvstead.engine.rows import Rows
 from kvstead.errors import AuditError
 from kvstead.kernels import host
@@ -82,13 +82,9 @@ def _audit_window(memory: Memory, rows: Rows, windows: RowWindows, row: int) -> 
 def _audit_locks(tree: PrefixTree, rows: Rows, windows: RowWindows | None, live_rows: list[int]) -> None:
     held: Counter[Node] = Counter(rows.node[row] for row in live_rows)
     in_window: Counter[Node] = Counter()
-    for row in live_rows if windows is not None else ():
-        assert windows is not None, "there are rows in the loop"
-        node = rows.node[row]
-        while node.end > windows.start[row]:
-            in_window[node] += 1
-            assert node.parent is not None, "only the root ends at 0"
-            node = node.parent
+    if windows is not None:
+        for row in live_rows:
+            in_window.update(rows.node[row].behind(int(windows.start[row])))
     for node in (tree.root, *tree.root.below()):
         if node.pins != held[node]:
             raise AuditError(

@@ -11,11 +11,9 @@ others (`SharedCapacity`). Demands are pages by side.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
 
 from kvstead.arena import Chain
 from kvstead.engine.memory import Memory
-from kvstead.engine.sides import Pool
 from kvstead.pages.amounts import Amounts
 from kvstead.prefix import PrefixTree
 
@@ -33,12 +31,12 @@ class Capacity(ABC):
     def __init__(self, memory: Memory, tree: PrefixTree) -> None:
         self.first_shortage: float | None = None
         pools, self._plan = memory.allocator.pools, memory.plan
-        self._pools: Mapping[str, Pool] = {name: pools[name] for name in memory.plan.sides}
+        self._pools = {name: pools[name] for name in memory.plan.sides}
         self._tree = tree
 
-    @abstractmethod
     def has(self, demand: Amounts, evictable: Amounts | None = None) -> bool:
         """Whether the demand could be had now, evicting what is not in use."""
+        return self.lack(demand, evictable) == 0
 
     @abstractmethod
     def most(self, unit: Amounts, evictable: Amounts | None = None) -> int:
@@ -68,9 +66,7 @@ class Capacity(ABC):
 
     def _note_shortage(self) -> None:
         if self.first_shortage is None:
-            held = 0
-            for side, pool in self._pools.items():
-                held += pool.num_live * self._plan.sides[side].page_bytes
+            held = sum([pool.num_live * self._plan.sides[side].page_bytes for side, pool in self._pools.items()])
             self.first_shortage = held / self._plan.total_bytes
 
 
@@ -81,10 +77,6 @@ class SeparateCapacity(Capacity):
         super().__init__(memory, tree)
         self._sizes = Amounts({name: pool.num_pages for name, pool in self._pools.items()})
         self._bounded = [name for name, side in memory.plan.sides.items() if side.is_bounded]
-
-    def has(self, demand: Amounts, evictable: Amounts | None = None) -> bool:
-        """Whether each side has its part."""
-        return not demand.beyond(self._available(evictable))
 
     def most(self, unit: Amounts, evictable: Amounts | None = None) -> int:
         """The least over the sides."""
@@ -141,17 +133,14 @@ class SharedCapacity(Capacity):
         self._budget = memory.plan.total_bytes - memory.plan.sink_bytes
         self._page_bytes = memory.plan.page_bytes
 
-    def has(self, demand: Amounts, evictable: Amounts | None = None) -> bool:
-        """Whether the demand fits in some layout of the pages."""
-        return self._chain.fits(demand, without=self._tree.evictable() if evictable is None else evictable)
-
     def most(self, unit: Amounts, evictable: Amounts | None = None) -> int:
-        """By bisection: a few times `has`."""
+        """By bisection: a few times what `lack` asks."""
         extra = self._tree.evictable() if evictable is None else evictable
         low, high = 0, self._spare_bytes(extra) // max(1, unit.weighed(self._page_bytes))
         while low < high:
             middle = (low + high + 1) // 2
-            low, high = (middle, high) if self.has(unit.times(middle), extra) else (low, middle - 1)
+            fits = self._chain.fits(unit.times(middle), without=extra)
+            low, high = (middle, high) if fits else (low, middle - 1)
         return low
 
     def holds(self, demand: Amounts) -> bool:
@@ -176,9 +165,9 @@ class SharedCapacity(Capacity):
 
     def lack(self, demand: Amounts, evictable: Amounts | None = None) -> int:
         """Bytes, at least 1 where the demand does not fit: spans on grids of their own may need more than the sum."""
-        if self.has(demand, evictable):
-            return 0
         extra = self._tree.evictable() if evictable is None else evictable
+        if self._chain.fits(demand, without=extra):
+            return 0
         return max(1, demand.weighed(self._page_bytes) - self._spare_bytes(extra))
 
     def slack(self) -> int:
@@ -187,9 +176,7 @@ class SharedCapacity(Capacity):
 
     def _spare_bytes(self, evictable: Amounts) -> int:
         """Bytes that are free, or would be without what is evictable."""
-        used = 0
-        for name, each in self._page_bytes.items():
-            used += self._chain.num_used(name) * each
+        used = sum([self._chain.num_used(name) * each for name, each in self._page_bytes.items()])
         return self._budget - used + evictable.weighed(self._page_bytes)
 
 

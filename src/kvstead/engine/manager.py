@@ -2,7 +2,7 @@
 
 `match` opens a row and locks the cached prefix, `extend` and `decode` grow it, `commit` notes what a step has computed,
 `cache` hands whole computed pages to the tree so that others can share them. `finish`, `retract` and `abort` end it.
-What is known of a row is drawn in `kvstead.engine.rows`; layers with a window have `kvstead.engine.row_windows`, and
+What is known of a row is drawn in `kvstead.engine.rows`; layers with a window have `kvstead.engine.row_capacity`, and
 recurrent layers `kvstead.engine.row_states`, whose states an engine lets copy with `checkpoint` between two steps.
 """
 
@@ -16,14 +16,12 @@ import torch
 from numpy.typing import NDArray
 
 from kvstead.engine.audit import audit_memory
-from kvstead.engine.lease import Lease, Peek
 from kvstead.engine.memory import ArenaOptions, Memory
-from kvstead.engine.memory_plan import MemoryRequest, plan_memory
+from kvstead.engine.memory_plan import SIDE_KINDS, MemoryRequest, plan_memory
 from kvstead.engine.request import token_ids
 from kvstead.engine.row_capacity import RowCapacity
-from kvstead.engine.row_prefixes import RowPrefixes
+from kvstead.engine.row_prefixes import Lease, Peek, RowPrefixes
 from kvstead.engine.rows import NO_NAMESPACE, Rows
-from kvstead.engine.sides import SIDE_KINDS
 from kvstead.engine.stats import MemoryStats, live_entries, memory_stats
 from kvstead.errors import InvalidSize, RowOverflow
 from kvstead.kernels.array_types import IntArray

@@ -81,9 +81,8 @@ class Memory:
 
     def num_entries(self, name: str) -> int:
         """Tokens or states that a side could hold by itself; 0 where there is no such side."""
-        return (
-            self.allocator.pools[name].num_pages * self.plan.sides[name].page_entries if name in self.plan.sides else 0
-        )
+        side = self.plan.sides.get(name)
+        return 0 if side is None else self.allocator.pools[name].num_pages * side.page_entries
 
     def slots(self, slots: Integers) -> torch.Tensor:
         """Where full slots are now; see `KVCacheManager.physical_slots`."""
@@ -101,24 +100,21 @@ class Memory:
     def copy_state(self, source: int, target: int) -> None:
         """Copy the bytes of one state slot to another, behind the last forward pass."""
         if self.state_pool is not None:
-            self._order()
             self.state_pool.copy(*self._state_places(source, target))
 
     def zero_state(self, slot: int) -> None:
         """Make a state slot's bytes those of an empty sequence, behind the last forward pass."""
         if self.state_pool is not None:
-            self._order()
             self.state_pool.zero(*self._state_places(slot))
 
     def _state_places(self, *slots: int) -> list[torch.Tensor]:
+        """Where state slots lie, for kernels that run behind the last forward pass."""
         assert self.allocator.states is not None, "there is a pool of them"
-        return [self.allocator.states.physical_slots([slot]) for slot in slots]
-
-    def _order(self) -> None:
         if self.chain is not None:
             self.chain.order()
         elif self._fence is not None:
             self._fence()
+        return [self.allocator.states.physical_slots([slot]) for slot in slots]
 
 
 def _allocator(plan: MemoryPlan, device: str | torch.device) -> PagedAllocator | SWAAllocator:

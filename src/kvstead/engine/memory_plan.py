@@ -14,16 +14,46 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
-from kvstead.engine.sides import Side, sides_of
 from kvstead.errors import InvalidSize, LayoutError
-from kvstead.model import MemorySplit, ModelLayout
+from kvstead.model import BOUNDED, WHOLE_SEQUENCE, CacheKind, MemorySplit, ModelLayout
 from kvstead.model.padding import padded_pages
 from kvstead.model.sizing import split_bytes, split_for_slots, split_memory
 from kvstead.model.window import Window
 from kvstead.pages.amounts import FULL, STATE, WINDOW, Amounts
 
+# What kinds of cache lie in the pool of each side, in the order of the sides.
+SIDE_KINDS: Mapping[str, tuple[CacheKind, ...]] = {
+    FULL: tuple(WHOLE_SEQUENCE),
+    WINDOW: tuple(BOUNDED),
+    STATE: (CacheKind.STATE,),
+}
+
 POOL_LAYOUTS = ("static", "padded", "unified", "ideal")
 _NAMES_PER_WINDOW_SLOT = 16  # how much longer cached prefixes may be than the windows kept of them
+
+
+@dataclass(frozen=True, slots=True)
+class Side:
+    """One side of a memory: a pool, and what its pages hold.
+
+    name: of the pool. page_entries: what a page holds, tokens or 1 state. page_bytes: of all of them, 0 where slots are
+    only names. text: how a number of its pages is said. is_bounded: whether a row holds a bounded number of its pages,
+    however long it is, and releases them as it grows. num_pages, total_bytes: usable pages, and all bytes with padding,
+    of a side with bytes of its own; 0 where sides share bytes.
+    """
+
+    name: str
+    page_entries: int
+    page_bytes: int
+    text: str
+    is_bounded: bool = False
+    num_pages: int = 0
+    total_bytes: int = 0
+
+    @property
+    def entry_bytes(self) -> int:
+        """Bytes of a token or state."""
+        return self.page_bytes // self.page_entries
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,11 +97,6 @@ class MemoryPlan:
         """Whether the sides share bytes in an arena, where pages move."""
         return self.is_shared and self.pool_layout == "unified"
 
-    @property
-    def own_page_bytes(self) -> Amounts:
-        """Bytes that a page of each side holds, for the sides that have bytes."""
-        return Amounts({name: side.page_bytes for name, side in self.sides.items() if side.page_bytes})
-
     def entry_bytes(self, name: str) -> int:
         """Bytes of a token or state of a side; 0 where there is no such side, or only names."""
         return self.sides[name].entry_bytes if name in self.sides else 0
@@ -100,6 +125,17 @@ def plan_memory(layout: ModelLayout, asked: MemoryRequest, max_requests: int, ma
     if layout.full_bytes_per_token and (layout.window_rule is not None or layout.state_bytes):
         return _divided(layout, asked)
     return _one_side(layout, asked, max_requests * -(-max_length // asked.page_size))
+
+
+def sides_of(layout: ModelLayout, page_size: int) -> tuple[Side, ...]:
+    """The sides that a memory for a model has. Every memory has a full side: rows name their tokens by full slots."""
+    sides = [Side(FULL, page_size, page_size * layout.full_bytes_per_token, f"pages of {page_size}")]
+    if layout.window_rule is not None:
+        text = f"window pages of {page_size} at once"
+        sides.append(Side(WINDOW, page_size, page_size * layout.window_bytes_per_token, text, is_bounded=True))
+    if layout.state_bytes:
+        sides.append(Side(STATE, 1, layout.state_bytes, "state"))
+    return tuple(sides)
 
 
 def _plan(

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from kvstead.engine.manager import KVCacheManager
-from kvstead.engine.sides import SIDE_KINDS, Pool, Side
+from kvstead.engine.memory_plan import SIDE_KINDS, Side
 from kvstead.model import CacheKind, ModelLayout
+from kvstead.pages import FreeList
 
 
 class _HeldOverTime:
@@ -18,7 +19,7 @@ class _HeldOverTime:
 
     __slots__ = ("cached_time", "excess_bytes", "hole_time", "live_time", "pool", "side")
 
-    def __init__(self, side: Side, pool: Pool, excess_bytes: float) -> None:
+    def __init__(self, side: Side, pool: FreeList, excess_bytes: float) -> None:
         self.side = side
         self.pool = pool
         self.excess_bytes = excess_bytes
@@ -36,7 +37,7 @@ class MemoryMeter:
         self._sides = [
             _HeldOverTime(side, pools[name], max(0, plan.page_bytes[name] - side.page_bytes) / side.page_entries)
             for name, side in plan.sides.items()
-            if side.entry_bytes
+            if side.page_bytes
         ]
         self._arena = manager.chain if plan.has_arena else None
         self._padding_time = 0.0

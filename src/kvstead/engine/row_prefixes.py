@@ -4,28 +4,45 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import NamedTuple
 
-from kvstead.engine.lease import Lease, Peek
 from kvstead.engine.memory import Memory
 from kvstead.engine.row_capacity import RowCapacity
 from kvstead.engine.row_states import ONE_STATE
 from kvstead.engine.rows import Rows
 from kvstead.kernels.array_types import IntArray
 from kvstead.kernels.tokens import TokenArray
+from kvstead.pages.amounts import Amounts
 from kvstead.prefix import Namespace, Node, PrefixTree
+
+
+class Lease(NamedTuple):
+    """What `match` hands out: the request's row, and how many of its tokens the cache already held.
+
+    num_dead: tokens behind those whose full-attention slots are cached, but from which no request can continue, because
+    their windows or their state are gone.
+    """
+
+    row: int
+    num_cached: int
+    num_dead: int = 0
+
+
+class Peek(NamedTuple):
+    """What `peek` sees: cached tokens, and the pages by side that could be evicted beside them.
+
+    evictable leaves out what running rows could only let go in small pieces.
+    """
+
+    num_cached: int
+    evictable: Amounts
 
 
 class RowPrefixes:
     """The prefixes of one manager's rows. is_kept: whether prefixes are cached at all."""
 
     def __init__(
-        self,
-        memory: Memory,
-        tree: PrefixTree,
-        rows: Rows,
-        row_capacity: RowCapacity,
-        *,
-        is_kept: bool,
+        self, memory: Memory, tree: PrefixTree, rows: Rows, row_capacity: RowCapacity, *, is_kept: bool
     ) -> None:
         self._allocator = memory.allocator
         self._tree = tree
@@ -75,9 +92,8 @@ class RowPrefixes:
         """Hand a live row's computed whole pages to the tree; see `KVCacheManager.cache`."""
         rows, tree = self._rows, self._tree
         start = int(rows.protected[row])
-        end = int(rows.computed[row]) // rows.page_size * rows.page_size
-        if self._states:
-            end = self._states.cacheable(row)
+        whole = int(rows.computed[row]) // rows.page_size * rows.page_size
+        end = self._states.cacheable(row) if self._states else whole
         if not self._is_kept or end <= start:
             return
         own = rows.table.slots[row, :end]

@@ -40,13 +40,7 @@ class RowStates:
     """
 
     def __init__(
-        self,
-        rows: Rows,
-        tree: PrefixTree,
-        memory: Memory,
-        allocator: StateAllocator,
-        capacity: Capacity,
-        interval: int,
+        self, rows: Rows, tree: PrefixTree, memory: Memory, allocator: StateAllocator, capacity: Capacity, interval: int
     ) -> None:
         if interval < 1:
             raise InvalidSize(f"state_interval is {interval}. It must be 1 or more tokens.")

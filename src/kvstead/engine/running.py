@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import numpy as np
-from numpy.typing import NDArray
 
 from kvstead.engine.request import Request, Status
 from kvstead.kernels.array_types import IntArray
@@ -59,14 +58,6 @@ class RunningRequests:
             rows = [row for row, request in self.active.items() if request.status is Status.DECODE]
             self._decoding = np.array(rows, dtype=np.int64)
         return self._decoding
-
-    def are_active(self, rows: IntArray) -> NDArray[np.bool_]:
-        """Which of the rows have not ended, bool[rows]."""
-        return np.array([row not in self.ended for row in rows.tolist()], dtype=bool)
-
-    def newest(self) -> Request:
-        """The active request that was admitted last."""
-        return self.active[next(reversed(self.active))]
 
     def pop_ended(self, step: int) -> list[Request]:
         """Take out the requests that ended and that no step after `step` holds."""

@@ -20,9 +20,8 @@ import torch
 from kvstead.engine.admission import Admission
 from kvstead.engine.manager import KVCacheManager
 from kvstead.engine.request import Request, Status, token_ids
-from kvstead.engine.runner import Pending, Runner
 from kvstead.engine.running import RunningRequests
-from kvstead.engine.step import Chunk, Outcome, Step
+from kvstead.engine.step import Chunk, Outcome, Pending, Runner, Step
 from kvstead.errors import InvalidSize, RequestError
 from kvstead.kernels.array_types import IntArray
 from kvstead.kernels.arrays import Integers, to_host
@@ -159,7 +158,7 @@ class Scheduler:
             token_ids(sampled[step.rows.size :])
         rows, lengths, row_tokens = step.rows, step.lengths, sampled[: step.rows.size]
         if self._running.ended:
-            active = self._running.are_active(rows)
+            active = np.array([row not in self._running.ended for row in rows.tolist()], dtype=bool)
             rows, lengths, row_tokens = rows[active], lengths[active], row_tokens[active]
         self.manager.commit(rows, lengths, row_tokens)  # the last that may refuse; nothing has changed before
         self._processed = step.index
@@ -240,7 +239,7 @@ class Scheduler:
     def _retract_newest(self) -> None:
         """Take the request that was admitted last off the memory, and put it first in the queue."""
         assert len(self._running.active) > 1, "a request that runs alone fits; `add` has checked that"
-        request = self._running.newest()
+        request = self._running.active[next(reversed(self._running.active))]
         self._running.leave(request)
         request.tokens = self.manager.retract(request.row)
         request.status = Status.WAITING

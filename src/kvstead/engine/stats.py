@@ -4,12 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Self
 
 from kvstead.arena import Chain
 from kvstead.engine.memory import Memory
-from kvstead.engine.memory_plan import MemoryPlan
-from kvstead.engine.sides import Pool
 from kvstead.pages.amounts import FULL, STATE, WINDOW, Amounts
 from kvstead.prefix import PrefixTree
 
@@ -58,12 +55,6 @@ class SideStats:
         """Bytes that no request can use."""
         return self.by_state.get("padding", 0)
 
-    @classmethod
-    def of(cls, total_bytes: int, page_bytes: int, live: int, cached: int, parked: int, free: int) -> Self:
-        """From numbers of pages of `page_bytes` each; what is left of `total_bytes` is padding."""
-        used = [count * page_bytes for count in (live, cached, parked, free)]
-        return cls(total_bytes, dict(zip(STATES, (*used, total_bytes - sum(used)), strict=True)))
-
 
 @dataclass(frozen=True, slots=True)
 class MemoryStats(SideStats):
@@ -86,30 +77,29 @@ def live_entries(memory: Memory, tree: PrefixTree, name: str) -> int:
 
 def memory_stats(memory: Memory, evictable: Amounts) -> MemoryStats:
     """The bytes of a memory, of which the prefix tree could free the evictable pages. O(sides)."""
-    pools = memory.allocator.pools
-    if memory.chain is None:
-        return _separate(memory.plan, pools, evictable)
-    return _shared(memory.plan, pools, memory.chain, evictable)
+    return _separate(memory, evictable) if memory.chain is None else _shared(memory, memory.chain, evictable)
 
 
-def _separate(plan: MemoryPlan, pools: Mapping[str, Pool], evictable: Amounts) -> MemoryStats:
+def _separate(memory: Memory, evictable: Amounts) -> MemoryStats:
     sides = {}
-    for name in plan.own_page_bytes:
-        side, pool, cached = plan.sides[name], pools[name], evictable[name]
+    for name, side in memory.plan.sides.items():
+        if not side.page_bytes:
+            continue
+        pool, cached = memory.allocator.pools[name], evictable[name]
         free = pool.num_pages - pool.num_live - pool.num_parked
-        counts = pool.num_live - cached, cached, pool.num_parked, free
-        sides[name] = SideStats.of(side.total_bytes, side.page_bytes, *counts)
+        used = [count * side.page_bytes for count in (pool.num_live - cached, cached, pool.num_parked, free)]
+        padding = side.total_bytes - sum(used)
+        sides[name] = SideStats(side.total_bytes, dict(zip(STATES, (*used, padding), strict=True)))
     sums = {state: sum(side.by_state[state] for side in sides.values()) for state in STATES}
-    return MemoryStats(plan.total_bytes, sums, sides)
+    return MemoryStats(memory.plan.total_bytes, sums, sides)
 
 
-def _shared(plan: MemoryPlan, pools: Mapping[str, Pool], chain: Chain, evictable: Amounts) -> MemoryStats:
-    found, each = chain.by_state(), plan.own_page_bytes
-    sides = {}
+def _shared(memory: Memory, chain: Chain, evictable: Amounts) -> MemoryStats:
+    found, plan, sides = chain.by_state(), memory.plan, {}
     for name, pool_bytes in found.pools.items():
-        cached, pool = evictable[name], pools[name]
+        cached, pool = evictable[name], memory.allocator.pools[name]
         counts = {"live": pool.num_live - cached, "cached": cached, "parked": pool.num_parked}
-        by_state = {state: count * each[name] for state, count in counts.items()}
+        by_state = {state: count * plan.sides[name].page_bytes for state, count in counts.items()}
         if plan.has_arena:
             by_state["hole"] = pool_bytes.hole
         sides[name] = SideStats(sum(by_state.values()), by_state)

@@ -1,13 +1,15 @@
-"""What is computed in one step, and its result."""
+"""What is computed in one step, its result, and what computes it: the part that an engine supplies."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Protocol
 
 import torch
 
 from kvstead.engine.request import Request
 from kvstead.kernels.array_types import IntArray
+from kvstead.kernels.arrays import Integers
 
 
 @dataclass(slots=True)
@@ -50,3 +52,20 @@ class Outcome:
     step: Step
     started: list[Request] = field(default_factory=list)
     ended: list[Request] = field(default_factory=list)
+
+
+class Pending(Protocol):
+    """A step that was launched and whose tokens may not be known yet."""
+
+    def tokens(self) -> Integers:
+        """Wait for the step; one token id for each decoding row, then one for each chunk."""
+
+
+class Runner(Protocol):
+    """Computes steps in the order in which they are launched, on the rows as they are at the launch.
+
+    What a row reads may be handed to another request while a step is under way; that one writes in a later step.
+    """
+
+    def launch(self, step: Step) -> Pending:
+        """Start to compute a step; its slots may be written from now on."""

@@ -6,6 +6,8 @@ pool. Code that adds, compares or hands on amounts never names a side, so a new 
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field
+
 FULL, WINDOW, STATE = "full", "window", "state"
 
 
@@ -28,10 +30,7 @@ class Amounts(dict[str, int]):
 
     def times(self, count: int) -> Amounts:
         """`count` times this amount of every side."""
-        product = Amounts()
-        for side, pages in self.items():
-            product[side] = count * pages
-        return product
+        return Amounts({side: count * pages for side, pages in self.items()})
 
     def beyond(self, have: Amounts) -> Amounts:
         """What is missing of this amount where there is `have`; sides that have enough are left out."""
@@ -44,7 +43,20 @@ class Amounts(dict[str, int]):
 
     def weighed(self, each: Amounts) -> int:
         """The sum over the sides, a page of a side counted as `each` says: bytes, where that is bytes a page."""
-        total = 0
-        for side, pages in self.items():
-            total += pages * each.get(side, 0)
-        return total
+        return sum([pages * each.get(side, 0) for side, pages in self.items()])
+
+
+@dataclass(frozen=True, slots=True)
+class Evicted:
+    """What an eviction freed.
+
+    pages: of each side, a state being a page of its side. alone: those of them whose nodes stay in the tree, as windows
+    that leave a tombstone. num_nodes: nodes that left the tree.
+    """
+
+    pages: Amounts = field(default_factory=Amounts)
+    alone: Amounts = field(default_factory=Amounts)
+    num_nodes: int = 0
+
+    def __add__(self, other: Evicted) -> Evicted:
+        return Evicted(self.pages + other.pages, self.alone + other.alone, self.num_nodes + other.num_nodes)

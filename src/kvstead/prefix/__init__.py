@@ -1,9 +1,10 @@
 """The prefix cache: one radix tree over token ids, built of components."""
 
+from kvstead.pages.amounts import Evicted
 from kvstead.prefix.component import Component
 from kvstead.prefix.full import FullComponent
-from kvstead.prefix.node import Evicted, Insertion, Match, Namespace, Node, StatePart, WindowPart
-from kvstead.prefix.policies import POLICIES
+from kvstead.prefix.node import Insertion, Match, Namespace, Node, StatePart, WindowPart
+from kvstead.prefix.queue import POLICIES
 from kvstead.prefix.slot_pools import SlotPool, StateSlots, WindowPool, window_pool
 from kvstead.prefix.state import StateComponent
 from kvstead.prefix.tree import PrefixTree

@@ -17,100 +17,89 @@ only leaves may go: `kvstead.prefix.full`. Layers with a window need the slots o
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import NoReturn, Protocol
+from collections.abc import Callable, Sequence
+from typing import NoReturn
 
 from kvstead.errors import AuditError
 from kvstead.kernels.array_types import IntArray
 from kvstead.prefix.node import Node
-from kvstead.prefix.policies import Rank
+from kvstead.prefix.queue import EvictionQueue, Rank
 
 LONGEST_JOIN = 8192  # tokens; nodes that were cut apart are joined up to this length, because a join copies them
 
 
-class Component(Protocol):
-    """One kind of cache: one side of the memory."""
+class Component:
+    """One kind of cache: one side of the memory, `side`. What a kind has no part in stays as here.
 
-    @property
-    def side(self) -> str:
-        """The name of its side."""
-        ...
+    rank: of a node among those whose part may go, which wait in `_queue`.
+    """
+
+    side: str
+
+    def __init__(self, rank: Callable[[Node], Rank]) -> None:
+        self._queue = EvictionQueue(rank)
 
     @property
     def evictable(self) -> int:
-        """Pages of the side that eviction can free. O(1)."""
-        ...
-
-    def pages_of(self, node: Node) -> int:
-        """Pages of the side that a node holds."""
-        ...
-
-    def cuts(self, pages: IntArray) -> list[int]:
-        """After how many of a key's new `pages` another node has to begin, ascending."""
-        ...
-
-    def mend(self, path: Sequence[Node], num_shared: int, row: IntArray) -> None:
-        """Take from the caller's row what the first `num_shared` tokens on `path` lack. Raises before any change."""
-        ...
-
-    def adopt(self, leaf: Node) -> None:
-        """Take charge of what a new leaf holds; it hangs in the tree already."""
-        ...
-
-    def split(self, upper: Node, lower: Node) -> None:
-        """`upper` has taken the leading tokens of `lower` and hangs above it: divide what `lower` holds."""
-        ...
-
-    def is_joinable(self, upper: Node, lower: Node) -> bool:
-        """Whether a node and its only child may become one, for what this component holds there."""
-        ...
-
-    def join(self, upper: Node, lower: Node) -> None:
-        """`lower` has taken the tokens of `upper`, which is about to go: unite what they hold."""
-        ...
-
-    def usable(self, path: Sequence[Node], length: int) -> int:
-        """The longest prefix of `length` tokens that a request can continue; `path` leads from the root beyond them."""
-        ...
-
-    def use(self, node: Node, num_hits: int) -> None:
-        """The path down to `node` was used now, at `node.access`; its own records are up to date."""
-        ...
-
-    def lock(self, node: Node) -> None:
-        """Keep what a sequence ending at `node` needs."""
-        ...
-
-    def unlock(self, node: Node, since: int | None) -> None:
-        """Undo one `lock` of the same node. `since`: what `loosen` left of it begins there."""
-        ...
-
-    def loosen(self, node: Node, since: int, to: int) -> None:
-        """One lock of `node` that keeps what it needs from `since` on needs it only from `to` on."""
-        ...
-
-    def release(self, nodes: Sequence[Node]) -> None:
-        """Free what nodes hold that are about to leave the tree. Raises before anything has changed."""
-        ...
-
-    def audit(self, root: Node) -> None:
-        """Recount everything this component holds. Raises `AuditError`."""
-        ...
-
-
-class Detachable(Component, Protocol):
-    """A kind of cache that may be evicted while its nodes stay in the tree."""
+        """Pages of the side that eviction can free; here one for each node that waits. O(1)."""
+        return len(self._queue)
 
     def first(self) -> Rank | None:
         """The rank of the next victim; None when nothing is evictable."""
-        ...
+        return self._queue.first()
 
-    def evict(self, num_pages: int, *, num_victims: int | None = None) -> int:
+    def pages_of(self, node: Node) -> int:  # noqa: ARG002 - as for all below: the defaults of a kind without a part
+        """Pages of the side that a node holds."""
+        return 0
+
+    def cuts(self, pages: IntArray) -> Sequence[int]:  # noqa: ARG002
+        """After how many of a key's new `pages` another node has to begin, ascending."""
+        return ()
+
+    def mend(self, path: Sequence[Node], num_shared: int, row: IntArray) -> None:
+        """Take from the caller's row what the first `num_shared` tokens on `path` lack. Raises before any change."""
+
+    def adopt(self, leaf: Node) -> None:
+        """Take charge of what a new leaf holds; it hangs in the tree already."""
+
+    def split(self, upper: Node, lower: Node) -> None:
+        """`upper` has taken the leading tokens of `lower` and hangs above it: divide what `lower` holds."""
+
+    def is_joinable(self, upper: Node, lower: Node) -> bool:  # noqa: ARG002
+        """Whether a node and its only child may become one, for what this component holds there."""
+        return True
+
+    def join(self, upper: Node, lower: Node) -> None:
+        """`lower` has taken the tokens of `upper`, which is about to go: unite what they hold."""
+
+    def usable(self, path: Sequence[Node], length: int) -> int:  # noqa: ARG002
+        """The longest prefix of `length` tokens that a request can continue; `path` leads from the root beyond them."""
+        return length
+
+    def use(self, node: Node, num_hits: int) -> None:
+        """The path down to `node` was used now, at `node.access`; its own records are up to date."""
+
+    def lock(self, node: Node) -> None:
+        """Keep what a sequence ending at `node` needs."""
+
+    def unlock(self, node: Node, since: int | None) -> None:
+        """Undo one `lock` of the same node. `since`: what `loosen` left of it begins there."""
+
+    def loosen(self, node: Node, since: int, to: int) -> None:
+        """One lock of `node` that keeps what it needs from `since` on needs it only from `to` on."""
+
+    def evict(self, num_pages: int, *, num_victims: int | None = None) -> int:  # noqa: ARG002
         """Free at least `num_pages` pages, or all that are evictable; nodes stay. Returns how many pages went.
 
-        num_victims: of that many nodes at most.
+        num_victims: of that many nodes at most. Raises what the pool raises, with nothing changed.
         """
-        ...
+        return 0
+
+    def release(self, nodes: Sequence[Node]) -> None:
+        """Free what nodes hold that are about to leave the tree. Raises before anything has changed."""
+
+    def audit(self, root: Node) -> None:
+        """Recount everything this component holds. Raises `AuditError`."""
 
 
 def fail(what: str) -> NoReturn:

@@ -11,51 +11,44 @@ over all sides (`evict_bytes`): useless ones first, then by the policy; the full
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from typing import NoReturn
+from collections.abc import Mapping, Sequence
 
 from kvstead.errors import InvalidSize, KVSteadError, OpenGroup
-from kvstead.pages.amounts import FULL, Amounts
-from kvstead.prefix.component import Component, Detachable
+from kvstead.pages.amounts import FULL, Amounts, Evicted
+from kvstead.prefix.component import Component
 from kvstead.prefix.full import FullComponent
-from kvstead.prefix.node import Evicted, Node
 from kvstead.prefix.slot_pools import SlotPool
+from kvstead.prefix.structure import TreeStructure
 
 
 class Eviction:
     """The order in which one tree frees what it holds.
 
     pool: the allocator; its free group must not be open, since nothing would become available before its end.
-    components: all of the tree's, to count what removed nodes held. detachable: those whose part may go alone. remove:
-    takes nodes out of the tree with all they hold; raises before anything has changed.
+    components: all of the tree's, to count what removed nodes held; all but `full` may lose their part alone, the last
+    of them first. structure: takes nodes out of the tree with all they hold; raises before anything has changed.
     """
 
     def __init__(
-        self,
-        pool: SlotPool,
-        full: FullComponent,
-        detachable: Sequence[Detachable],
-        components: Sequence[Component],
-        remove: Callable[[Sequence[Node]], None],
+        self, pool: SlotPool, full: FullComponent, components: Sequence[Component], structure: TreeStructure
     ) -> None:
         self._pool = pool
         self._full = full
-        self._detachable = detachable
         self._components = components
-        self._remove = remove
+        self._structure = structure
 
     def evict(self, wanted: Mapping[str, int]) -> Evicted:
         """Nodes for what is wanted of the full side; what they do not free of the other sides is evicted alone."""
         if min(wanted.values(), default=0) < 0:
             raise InvalidSize(f"cannot evict {dict(wanted)} pages. Ask for 0 or more of each side.")
-        if self._pool.free_group is not None:
-            _refuse_group()
-        victims, gone = self._evict_nodes(wanted.get(FULL, 0))
+        self._require_no_group()
+        num_pages = wanted.get(FULL, 0)
+        victims, gone = self._evict_nodes(num_pages) if num_pages else (0, Amounts())
         alone = Amounts()
-        for part in self._detachable:
+        for part in reversed(self._components):
             side = part.side
             num_pages = wanted.get(side, 0) - gone.get(side, 0)
-            if num_pages > 0:
+            if num_pages > 0 and part is not self._full:
                 alone[side] = part.evict(num_pages)
                 gone[side] = gone.get(side, 0) + alone[side]
         return Evicted(gone, alone, victims)
@@ -67,10 +60,9 @@ class Eviction:
                 f"cannot evict {num_bytes} bytes where pages have {dict(page_bytes)} bytes. Ask for 0 bytes or more, "
                 "with pages of the full side that have some."
             )
-        if self._pool.free_group is not None:
-            _refuse_group()
+        self._require_no_group()
         each = Amounts(page_bytes)
-        parts = [part for part in self._detachable if each[part.side]]
+        parts = [part for part in reversed(self._components) if part is not self._full and each[part.side]]
         num_nodes, gone, alone = 0, Amounts(), Amounts()
         while num_bytes > 0:
             lowest, victim = self._full.first(), None  # no victim: a node as a whole
@@ -100,12 +92,12 @@ class Eviction:
         for part in self._components:
             gone[part.side] = sum([part.pages_of(node) for node in victims])
         try:
-            self._remove(victims)
+            self._structure.remove(victims)
         except KVSteadError:
             self._full.put_back(victims)
             raise
         return len(victims), gone
 
-
-def _refuse_group() -> NoReturn:
-    raise OpenGroup("eviction inside a free group would make nothing available. End the group first.")
+    def _require_no_group(self) -> None:
+        if self._pool.free_group is not None:
+            raise OpenGroup("eviction inside a free group would make nothing available. End the group first.")

@@ -11,41 +11,33 @@ from kvstead.errors import AuditError, ForeignPage, MisalignedSegment
 from kvstead.kernels import host, tokens
 from kvstead.kernels.array_types import IntArray, StateArray
 from kvstead.pages.amounts import FULL
-from kvstead.prefix.component import fail
+from kvstead.prefix.component import Component, fail
 from kvstead.prefix.node import Node
-from kvstead.prefix.policies import Policy, Rank
-from kvstead.prefix.queue import EvictionQueue
+from kvstead.prefix.queue import Policy, node_rank
 from kvstead.prefix.slot_pools import SlotPool
 
 
-class FullComponent:
+class FullComponent(Component):
     """Slots for every token of a node, kept as page ids.
 
     has_states: whether a leaf without a state is useless, as in a tree with states. `_held` has one byte per page, 1
     while a node owns the page, so that inserting a page twice is seen at the call. `evictable` and `protected` count
-    pages; each page is one or the other.
+    pages; each page is one or the other. It is never evicted alone: `choose` takes whole nodes.
     """
 
     side = FULL
+    evictable = 0
+    protected = 0
 
     def __init__(self, pool: SlotPool, policy: Policy, *, has_states: bool = False) -> None:
-        self.evictable = 0
-        self.protected = 0
+        super().__init__(node_rank(policy, has_states=has_states))
         self._pool = pool
         self._page_size = pool.page_size
-        self._queue = EvictionQueue(lambda node: (not has_states or node.state is not None, *policy(node)))
         self._held: StateArray = np.zeros(pool.num_pages + 1, dtype=np.uint8)
 
     def pages_of(self, node: Node) -> int:
         """Every node has a page for each `page_size` tokens."""
         return node.pages.size
-
-    def cuts(self, pages: IntArray) -> list[int]:  # noqa: ARG002 - any pages make one node
-        """Never needed: all pages are alike."""
-        return []
-
-    def mend(self, path: Sequence[Node], num_shared: int, row: IntArray) -> None:
-        """Does nothing: cached tokens always have their slots."""
 
     def claim(self, slots: IntArray) -> IntArray:
         """Own the pages of `slots`, whole pages in row order, and return their ids.
@@ -100,10 +92,6 @@ class FullComponent:
         lower.pages = np.concatenate((upper.pages, lower.pages))
         self._queue.refresh(lower)
 
-    def usable(self, path: Sequence[Node], length: int) -> int:  # noqa: ARG002 - nothing on the path is ever missing
-        """All of it: a match may end after any page."""
-        return length
-
     def use(self, node: Node, num_hits: int) -> None:  # noqa: ARG002 - the node's own record says it
         """Only the last node of a path can be waiting for eviction."""
         self._queue.refresh(node)
@@ -130,13 +118,6 @@ class FullComponent:
             at = at.parent
         if node.locks == 0 and not node.children and node.parent is not None:
             self._queue.add(node)
-
-    def loosen(self, node: Node, since: int, to: int) -> None:
-        """Does nothing: a lock needs its whole path until the end."""
-
-    def first(self) -> Rank | None:
-        """The rank of the next victim; None when nothing is evictable."""
-        return self._queue.first()
 
     def choose(self, num_pages: int) -> list[Node]:
         """Take nodes of at least `num_pages` pages out of the queue, children before their parents.

@@ -3,12 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
-from typing import TypeAlias
+from dataclasses import dataclass
+from typing import TypeAlias, cast
 
+import numpy as np
+from numpy.typing import NDArray
+
+from kvstead.errors import RequestError
 from kvstead.kernels.array_types import IntArray
-from kvstead.kernels.tokens import TokenArray
-from kvstead.pages.amounts import Amounts
+from kvstead.kernels.tokens import TokenArray, narrow
+
+# Token ids that callers pass: int32[n] or int64[n] on the host.
+Tokens: TypeAlias = NDArray[np.int32] | NDArray[np.int64]
+
+_TOKEN_DTYPES = (np.dtype(np.int32), np.dtype(np.int64))
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,26 +36,38 @@ class Namespace:
 ChildKey: TypeAlias = bytes | tuple[Namespace, bytes]
 
 
-class WindowPart:
-    """What a node has on the window side: slots for all its tokens, or none (a tombstone).
+class Usage:
+    """When and how often something cached was used.
 
-    locks: locks that need these slots, of this node and of nodes below. starts: for the locks of this very node, the
-    token at which the part that a lock needs begins, with the number of such locks. was_needed: whether a sequence
-    ended near enough that it needs these slots to continue. access, created, hits, priority: as the node's own, but
-    updated only by such sequences.
+    access, created: readings of the tree's clock. hits: matches that used it. priority: the highest that it was used
+    with.
     """
 
-    __slots__ = ("access", "created", "hits", "is_live", "locks", "priority", "starts", "was_needed")
+    __slots__ = ("access", "created", "hits", "priority")
 
-    def __init__(self, now: int, priority: int, *, is_live: bool) -> None:
-        self.is_live = is_live
-        self.was_needed = False
-        self.locks = 0
-        self.starts: dict[int, int] = {}
+    def __init__(self, now: int, priority: int) -> None:
         self.access = now
         self.created = now
         self.hits = 0
         self.priority = priority
+
+
+class WindowPart(Usage):
+    """What a node has on the window side: slots for all its tokens, or none (a tombstone).
+
+    locks: locks that need these slots, of this node and of nodes below. starts: for the locks of this very node, the
+    token at which the part that a lock needs begins, with the number of such locks. was_needed: whether a sequence
+    ended near enough that it needs these slots to continue. Its usage is only that by such sequences.
+    """
+
+    __slots__ = ("is_live", "locks", "starts", "was_needed")
+
+    def __init__(self, now: int, priority: int, *, is_live: bool) -> None:
+        super().__init__(now, priority)
+        self.is_live = is_live
+        self.was_needed = False
+        self.locks = 0
+        self.starts: dict[int, int] = {}
 
     def copy(self) -> WindowPart:
         """A copy for the other half of a node that is split; its locks are of nodes below."""
@@ -60,31 +80,27 @@ class WindowPart:
 _NO_WINDOW = WindowPart(0, 0, is_live=False)  # of every node of a tree without window layers
 
 
-class StatePart:
+class StatePart(Usage):
     """The state of the sequence that ends where a node ends.
 
     slot: where it lies in the pool of states. holds: copies of it that are under way. is_superseded: whether its own
-    sequence has put a later one. access, created, hits, priority: as the node's own, but updated only by requests that
-    continue from here.
+    sequence has put a later one. Its usage is only that by requests that continue from here.
     """
 
-    __slots__ = ("access", "created", "hits", "holds", "is_superseded", "priority", "slot")
+    __slots__ = ("holds", "is_superseded", "slot")
 
     def __init__(self, slot: int, now: int, priority: int) -> None:
+        super().__init__(now, priority)
         self.slot = slot
         self.holds = 0
         self.is_superseded = False
-        self.access = now
-        self.created = now
-        self.hits = 0
-        self.priority = priority
 
 
-class Node:
+class Node(Usage):
     """A stretch of tokens, whole pages, that every sequence below it has in common.
 
-    tokens: int32[n], the ids from `end - n` to `end`. end: tokens from the root to the end of this node. pins: locks
-    that were taken at this very node. access, created: readings of the tree's clock. hits: matches that used it.
+    tokens: int32[n], the ids from `start` to `end`, which count tokens from the root. pins: locks that were taken at
+    this very node.
 
     Then what the components keep here; full attention: `pages` int64[n / page_size], one id for every page of slots,
     and `locks`, the pins and held states at this node and everywhere below; window layers: `window`; layers with a
@@ -93,45 +109,23 @@ class Node:
     `parent` is None for the root and for a node that has left the tree.
     """
 
-    __slots__ = (
-        "access",
-        "children",
-        "created",
-        "end",
-        "hits",
-        "key",
-        "locks",
-        "pages",
-        "parent",
-        "pins",
-        "priority",
-        "state",
-        "tokens",
-        "window",
-    )
+    __slots__ = ("children", "end", "key", "locks", "pages", "parent", "pins", "start", "state", "tokens", "window")
 
     def __init__(
         self, parent: Node | None, key: ChildKey, tokens: TokenArray, pages: IntArray, now: int, priority: int
     ) -> None:
+        super().__init__(now, priority)
         self.parent = parent
         self.key = key
         self.tokens = tokens
         self.pages = pages
-        self.end: int = tokens.size if parent is None else parent.end + tokens.size
+        self.start: int = 0 if parent is None else parent.end
+        self.end: int = self.start + tokens.size
         self.children: dict[ChildKey, Node] = {}
         self.pins = 0
         self.locks = 0
-        self.access = now
-        self.created = now
-        self.hits = 0
-        self.priority = priority
         self.window = _NO_WINDOW
         self.state: StatePart | None = None
-
-    @property
-    def start(self) -> int:
-        """Tokens from the root to the beginning of this node."""
-        return self.end - self.tokens.size
 
     def __repr__(self) -> str:
         """Where the node lies and what holds it."""
@@ -144,6 +138,15 @@ class Node:
             node = stack.pop()
             yield node
             stack.extend(node.children.values())
+
+    def behind(self, position: int) -> list[Node]:
+        """This node and the nodes above it that end behind `position`, upwards."""
+        found, node = [], self
+        while node.end > position:
+            found.append(node)
+            assert node.parent is not None, "only the root ends at 0"
+            node = node.parent
+        return found
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,17 +176,17 @@ class Insertion:
     num_shared: int
 
 
-@dataclass(frozen=True, slots=True)
-class Evicted:
-    """What an eviction freed.
-
-    pages: of each side, a state being a page of its side. alone: those of them whose nodes stay in the tree, as windows
-    that leave a tombstone. num_nodes: nodes that left the tree.
-    """
-
-    pages: Amounts = field(default_factory=Amounts)
-    alone: Amounts = field(default_factory=Amounts)
-    num_nodes: int = 0
-
-    def __add__(self, other: Evicted) -> Evicted:
-        return Evicted(self.pages + other.pages, self.alone + other.alone, self.num_nodes + other.num_nodes)
+def key_of(tokens: Tokens, page_size: int) -> TokenArray:
+    """The whole pages of `tokens` as contiguous int32, sharing memory where possible. Raises `RequestError`."""
+    dtype = getattr(tokens, "dtype", None)
+    if dtype not in _TOKEN_DTYPES or tokens.ndim != 1 or not isinstance(tokens, np.ndarray):
+        kind, shape = dtype or type(tokens).__name__, getattr(tokens, "shape", "unknown")
+        raise RequestError(f"tokens are {kind} of shape {shape}. Pass a flat numpy array of int32 or int64 ids.")
+    whole = np.ascontiguousarray(tokens[: tokens.size - tokens.size % page_size])
+    if dtype == np.int32:
+        return cast("TokenArray", whole)
+    key: TokenArray = np.empty(whole.size, dtype=np.int32)
+    bad = narrow(cast("IntArray", whole), key)
+    if bad >= 0:
+        raise RequestError(f"token {whole[bad]} at position {bad} does not fit int32. Pass ids of a vocabulary.")
+    return key

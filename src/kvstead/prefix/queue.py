@@ -1,19 +1,81 @@
-"""The evictable nodes of a tree, in the order in which they go."""
+"""The evictable nodes of a tree, in the order in which they go: the lowest rank first.
+
+    policy      goes first                                  rank
+    lru         the longest unused                          access
+    mru         the most recently used                      -access
+    fifo        the oldest                                  created
+    filo        the youngest                                -created
+    lfu         the least matched, then the longest unused  hits, access
+    slru        never matched, then the longest unused      hits > 0, access
+    priority    the lowest priority, then longest unused    priority, access
+
+Times are readings of a logical clock that ticks once per operation on the tree. One operation touches one path and no
+two evictable nodes lie on one path, so ranks of evictable nodes never tie. In front of the policy's rank stands whether
+the part of a node that would go is useful.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from heapq import heapify, heappop, heappush, heapreplace
 from itertools import count
+from types import MappingProxyType
 from typing import TypeAlias
 
-from kvstead.prefix.node import Node
-from kvstead.prefix.policies import Rank
+from kvstead.errors import InvalidSize
+from kvstead.prefix.node import Node, Usage
+
+Rank: TypeAlias = tuple[int, ...]
+Policy: TypeAlias = Callable[[Usage], Rank]
 
 # (rank when filed, serial number, node); the serial keeps the heap from comparing nodes.
 _Entry: TypeAlias = tuple[Rank, int, Node]
 
 _SLACK = 64  # dead entries below which a rebuild is not worth it
+
+POLICIES: Mapping[str, Policy] = MappingProxyType(
+    {
+        "lru": lambda usage: (usage.access, 0),
+        "lfu": lambda usage: (usage.hits, usage.access),
+        "fifo": lambda usage: (usage.created, 0),
+        "mru": lambda usage: (-usage.access, 0),
+        "filo": lambda usage: (-usage.created, 0),
+        "slru": lambda usage: (min(usage.hits, 1), usage.access),
+        "priority": lambda usage: (usage.priority, usage.access),
+    }
+)
+
+
+def policy_named(name: str) -> Policy:
+    """The policy of that name. Raises `InvalidSize`, listing the names, when there is none."""
+    if name not in POLICIES:
+        raise InvalidSize(f"there is no eviction policy {name!r}. Choose one of {', '.join(POLICIES)}.")
+    return POLICIES[name]
+
+
+def node_rank(policy: Policy, *, has_states: bool) -> Callable[[Node], Rank]:
+    """For whole nodes: in a tree with states, a leaf without one is useless."""
+    return lambda node: (not has_states or node.state is not None, *policy(node))
+
+
+def window_rank(policy: Policy) -> Callable[[Node], Rank]:
+    """For windows: those inside prompts go before those that a sequence ended with, whatever their age.
+
+    A prompt brings in far more of them, and each is useful only to a request that branches exactly there. Of windows
+    used at one time the one nearest the root goes first, so that the branch can still be matched.
+    """
+    return lambda node: (node.window.was_needed, *policy(node.window), node.end)
+
+
+def state_rank(policy: Policy) -> Callable[[Node], Rank]:
+    """For states: one whose sequence has put a later one is useful only to a request that branches exactly here."""
+
+    def rank(node: Node) -> Rank:
+        part = node.state
+        assert part is not None, "only nodes with states wait to lose them"
+        return (part.hits > 0 or not part.is_superseded, *policy(part))
+
+    return rank
 
 
 class EvictionQueue:

@@ -15,21 +15,17 @@ class SlotPool(Protocol):
     @property
     def page_size(self) -> int:
         """Slots in each page of the pool."""
-        ...
 
     @property
     def num_pages(self) -> int:
         """Pages that can be handed out, ids 1 .. `num_pages`."""
-        ...
 
     @property
     def free_group(self) -> object | None:
         """None, or the group in which frees wait."""
-        ...
 
     def free_segment(self, slots: IntArray, *, start_pos: int) -> None:
         """Free the whole pages that `slots` list, in row order; raises before anything has changed."""
-        ...
 
 
 class WindowPool(SlotPool, Protocol):
@@ -38,15 +34,12 @@ class WindowPool(SlotPool, Protocol):
     @property
     def window_pages(self) -> IntArray:
         """The window page of each page, 0 for none."""
-        ...
 
     def free_window_pages(self, pages: IntArray) -> None:
         """Free the window pages that are linked to `pages`; nothing for pages without one."""
-        ...
 
     def move_window(self, src: IntArray, dst: IntArray) -> None:
         """Link the window pages of slots' pages to the pages of other slots; raises before anything has changed."""
-        ...
 
 
 class StateSlots(Protocol):
@@ -54,7 +47,6 @@ class StateSlots(Protocol):
 
     def free(self, slots: Integers) -> None:
         """Free state slots; raises before anything has changed."""
-        ...
 
 
 def window_pool(allocator: SlotPool) -> WindowPool:

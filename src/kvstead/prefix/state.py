@@ -17,16 +17,15 @@ import numpy as np
 from kvstead.errors import AuditError, ForeignPage, LockUnderflow, UseAfterFree
 from kvstead.kernels.array_types import IntArray
 from kvstead.pages.amounts import STATE
-from kvstead.prefix.component import LONGEST_JOIN, fail
+from kvstead.prefix.component import LONGEST_JOIN, Component, fail
 from kvstead.prefix.full import FullComponent
 from kvstead.prefix.node import Node, StatePart
-from kvstead.prefix.policies import Policy, Rank
-from kvstead.prefix.queue import EvictionQueue
+from kvstead.prefix.queue import Policy, state_rank
 from kvstead.prefix.slot_pools import StateSlots
 from kvstead.prefix.structure import TreeStructure
 
 
-class StateComponent:
+class StateComponent(Component):
     """States, each at the end of a node.
 
     full: is told of nodes that lose their states, since a leaf without one is evicted sooner. structure: joins nodes
@@ -37,22 +36,16 @@ class StateComponent:
     side = STATE
 
     def __init__(self, pool: StateSlots, policy: Policy, full: FullComponent, structure: TreeStructure) -> None:
+        super().__init__(state_rank(policy))
         self._pool = pool
         self._full = full
         self._structure = structure
         self._slots: set[int] = set()
-        # A state whose sequence has put a later one is useful only to a request that branches exactly here.
-        self._queue = EvictionQueue(lambda node: (is_wanted(part_of(node)), *policy(part_of(node))))
 
     @property
     def num_states(self) -> int:
-        """States of all nodes. O(1)."""
+        """States of all nodes; those without holds are `evictable`. O(1)."""
         return len(self._slots)
-
-    @property
-    def evictable(self) -> int:
-        """States without holds. O(1)."""
-        return len(self._queue)
 
     def pages_of(self, node: Node) -> int:
         """1 for a node with a state, else 0."""
@@ -72,7 +65,7 @@ class StateComponent:
         if slot in self._slots:
             raise AuditError(f"state slot {slot} belongs to a node already. Put each state into the tree once.")
         if node.state is not None:
-            self._touch(node, now, 1)
+            self._touch(node, node.state, now, 1)
             return False
         node.state = StatePart(slot, now, node.priority)
         self._slots.add(slot)
@@ -100,15 +93,8 @@ class StateComponent:
             node.state.is_superseded = True
             self._queue.refresh(node)
 
-    def first(self) -> Rank | None:
-        """The rank of the next victim; None when all states are held."""
-        return self._queue.first()
-
     def evict(self, num_pages: int, *, num_victims: int | None = None) -> int:
-        """Free that many states, or all without holds; returns how many.
-
-        Raises what the pool raises, with nothing changed.
-        """
+        """Free that many states, or all without holds; returns how many."""
         chosen: list[Node] = []
         limit = num_pages if num_victims is None else min(num_pages, num_victims)
         while len(chosen) < limit and (node := self._queue.pop()) is not None:
@@ -136,25 +122,9 @@ class StateComponent:
             self._queue.discard(node)
             node.state = None
 
-    def cuts(self, pages: IntArray) -> list[int]:  # noqa: ARG002 - new tokens come without states
-        """Never needed: a state stands at the end of a key."""
-        return []
-
-    def mend(self, path: Sequence[Node], num_shared: int, row: IntArray) -> None:
-        """Does nothing: a row brings no states; `put` does."""
-
-    def adopt(self, leaf: Node) -> None:
-        """Does nothing: a new leaf has no state yet."""
-
-    def split(self, upper: Node, lower: Node) -> None:
-        """The state stays at the end, with the lower half."""
-
     def is_joinable(self, upper: Node, lower: Node) -> bool:
         """Joinable when no state stands between the two, up to a length."""
         return upper.state is None and lower.end - upper.start <= LONGEST_JOIN
-
-    def join(self, upper: Node, lower: Node) -> None:
-        """Does nothing: the state of the lower node is at the end already."""
 
     def usable(self, path: Sequence[Node], length: int) -> int:
         """Up to the last state on the path."""
@@ -163,16 +133,7 @@ class StateComponent:
     def use(self, node: Node, num_hits: int) -> None:
         """A match uses the state at its end, not those on the way there."""
         if num_hits and node.state is not None:
-            self._touch(node, node.access, num_hits)
-
-    def lock(self, node: Node) -> None:
-        """Does nothing: a lock keeps no state; `hold` does."""
-
-    def unlock(self, node: Node, since: int | None) -> None:
-        """Does nothing: a lock kept no state."""
-
-    def loosen(self, node: Node, since: int, to: int) -> None:
-        """Does nothing: a lock kept no state."""
+            self._touch(node, node.state, node.access, num_hits)
 
     def audit(self, root: Node) -> None:
         """Recount states, holds and the queue. Raises `AuditError`."""
@@ -188,20 +149,8 @@ class StateComponent:
         if set(self._queue) != {node for node, part in parts.items() if part.holds == 0}:
             fail(f"{len(self._queue)} states wait for eviction, and they are not those without holds")
 
-    def _touch(self, node: Node, now: int, num_hits: int) -> None:
-        part = part_of(node)
+    def _touch(self, node: Node, part: StatePart, now: int, num_hits: int) -> None:
         part.access = now
         part.hits += num_hits
         part.priority = max(part.priority, node.priority)
         self._queue.refresh(node)
-
-
-def part_of(node: Node) -> StatePart:
-    """The state of a node that has one."""
-    assert node.state is not None, "only nodes with states wait to lose them"
-    return node.state
-
-
-def is_wanted(part: StatePart) -> bool:
-    """Whether a sequence may still come back to it."""
-    return part.hits > 0 or not part.is_superseded

@@ -1,15 +1,56 @@
-"""Changes of the tree's shape, with every component following: nodes are hung, split, joined and taken out."""
+"""Changes of the tree's shape, with every component following: nodes are hung, split, joined and taken out.
+
+    hang      parent                           parent -- [A B]
+    split     parent -- [A B C D] -- ...       parent -- [A B] -- [C D] -- ...
+    join      parent -- [A B] -- [C D] -- ...  parent -- [A B C D] -- ...
+
+What was below a node stays below the same node: of two parts the lower one is the node that was, or that stays.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from itertools import pairwise
 
+import numpy as np
+
+from kvstead.errors import UseAfterFree
 from kvstead.kernels.array_types import IntArray
-from kvstead.kernels.tokens import TokenArray
-from kvstead.prefix import links
-from kvstead.prefix.component import Component
-from kvstead.prefix.node import Namespace, Node
+from kvstead.kernels.tokens import TokenArray, common_prefix
+from kvstead.prefix.component import Component, fail
+from kvstead.prefix.node import ChildKey, Namespace, Node
+
+NO_PAGES: IntArray = np.empty(0, dtype=np.int64)
+
+
+def walk(root: Node, key: TokenArray, namespace: Namespace, page_size: int) -> tuple[list[Node], int]:
+    """Follow `key` as far as it is cached: the nodes from the root on, and the number of tokens, whole pages.
+
+    The last node may reach further than `key` goes with it.
+    """
+    node, end = root, 0
+    path = [node]
+    while end < key.size:
+        page = key[end : end + page_size].tobytes()
+        child = node.children.get(page if end else (namespace, page))
+        if child is None:
+            break
+        path.append(child)
+        num_common = common_prefix(key, end, child.tokens)
+        if num_common < child.tokens.size:
+            return path, end + num_common - num_common % page_size
+        node, end = child, child.end
+    return path, end
+
+
+def path_up(node: Node, root: Node) -> list[Node]:
+    """The nodes from `node` up to the root. Raises `UseAfterFree` when they do not lead there."""
+    path = [node]
+    while (parent := path[-1].parent) is not None:
+        path.append(parent)
+    if path[-1] is not root:
+        raise UseAfterFree(f"{node} is not in this tree (any more). Lock a match before anything is evicted.")
+    return path
 
 
 class TreeStructure:
@@ -33,13 +74,12 @@ class TreeStructure:
             node = node.parent
         return node if node.end == length else self.split(node, length - node.start)
 
-    def cut_at(self, node: Node, position: int) -> None:
-        """Let a node begin at `position`, on the path down to `node`."""
-        while node.start > position:
-            assert node.parent is not None, "the root starts at 0"
-            node = node.parent
-        if node.start < position < node.end:
-            self.split(node, position - node.start)
+    def cut_at(self, node: Node, position: int) -> list[Node]:
+        """Let a node begin at `position`, on the path down to `node`; returns the nodes from there on, upwards."""
+        path = node.behind(position)
+        if path and path[-1].start < position:
+            self.split(path[-1], position - path[-1].start)
+        return path
 
     def cut_out(self, node: Node, start: int, end: int) -> Node:
         """The tokens from `start` to `end` of `node` as a node of their own."""
@@ -49,46 +89,101 @@ class TreeStructure:
             self.split(node, start - node.start)
         return node
 
+    def hang(
+        self, parent: Node, tokens: TokenArray, pages: IntArray, namespace: Namespace, now: int, priority: int
+    ) -> Node:
+        """Add copies of new tokens and pages below `parent`, in as many nodes as components want; returns the last."""
+        cuts = sorted({cut for component in self._components for cut in component.cuts(pages)})
+        for start, end in pairwise((0, *cuts, pages.size)):
+            stretch = tokens[start * self._page_size : end * self._page_size].copy()
+            page = stretch[: self._page_size].tobytes()
+            key: ChildKey = page if parent.parent is not None else (namespace, page)
+            leaf = Node(parent, key, stretch, pages[start:end].copy(), now, priority)
+            parent.children[key] = leaf
+            for component in self._components:
+                component.adopt(leaf)
+            parent = leaf
+        return parent
+
     def split(self, lower: Node, num_tokens: int) -> Node:
         """Put the leading `num_tokens` of `lower` into a node of their own above it; `lower` keeps its identity."""
-        upper = links.split(lower, num_tokens, self._page_size)
+        parent = lower.parent
+        assert parent is not None, "the root has no tokens to split"
+        upper = Node(parent, lower.key, lower.tokens[:num_tokens].copy(), NO_PAGES, lower.created, lower.priority)
+        upper.access, upper.hits = lower.access, lower.hits
+        lower.tokens = lower.tokens[num_tokens:].copy()
+        parent.children[upper.key] = upper
+        lower.parent, lower.start = upper, upper.end
+        lower.key = lower.tokens[: self._page_size].tobytes()
+        upper.children[lower.key] = lower
         for component in self._components:
             component.split(upper, lower)
         return upper
 
     def join(self, upper: Node) -> None:
         """Take `upper` into its only child, if nothing needs the boundary between them."""
-        if upper.parent is None or len(upper.children) != 1:
+        parent = upper.parent
+        if parent is None or len(upper.children) != 1:
             return
         (lower,) = upper.children.values()
         for component in self._components:
             if not component.is_joinable(upper, lower):
                 return
-        links.join(upper, lower)
+        lower.tokens = np.concatenate((upper.tokens, lower.tokens))
+        lower.access, lower.hits = upper.access, max(upper.hits, lower.hits)
+        lower.priority = max(upper.priority, lower.priority)
+        lower.key, lower.start, lower.parent, upper.parent = upper.key, upper.start, parent, None
+        parent.children[upper.key] = lower
         for component in self._components:
             component.join(upper, lower)
 
-    def hang(
-        self, parent: Node, tokens: TokenArray, pages: IntArray, namespace: Namespace, now: int, priority: int
-    ) -> Node:
-        """Add new tokens below `parent`, in as many nodes as the components want; returns the last one."""
-        cuts = sorted({cut for component in self._components for cut in component.cuts(pages)})
-        for start, end in pairwise((0, *cuts, pages.size)):
-            stretch = tokens[start * self._page_size : end * self._page_size]
-            parent = links.hang(parent, stretch, pages[start:end], namespace, now, priority)
-            for component in self._components:
-                component.adopt(parent)
-        return parent
-
     def use(self, node: Node, now: int, num_hits: int, priority: int) -> None:
-        """Note that the path down to `node` is used now."""
-        links.use(node, now, num_hits, priority)
+        """Note that the path down to `node` is used now. A parent's priority is at least its children's."""
+        at = node
+        while at.parent is not None:
+            at.access = now
+            at.hits += num_hits
+            at.priority = max(at.priority, priority)
+            at = at.parent
         for component in self._components:
             component.use(node, num_hits)
 
     def remove(self, nodes: Sequence[Node]) -> None:
-        """Take nodes out of the tree and free what they held. Raises before anything has changed."""
+        """Take nodes out of the tree, which clears `parent`, and free what they held; raises before any change."""
         for component in self._components:
             component.release(nodes)
         for node in nodes:
-            links.take_out(node)
+            assert node.parent is not None, "the root stays"
+            del node.parent.children[node.key]
+            node.parent = None
+
+
+def audit_structure(root: Node, page_size: int) -> None:
+    """Check keys, lengths, links, pins, times and priorities of all nodes below `root`.
+
+    Raises `AuditError` for the first fault. O(nodes).
+    """
+    for parent in (root, *root.below()):
+        for key, child in parent.children.items():
+            for fault in _faults(parent, key, child, page_size):
+                fail(f"{child} {fault}")
+
+
+def _faults(parent: Node, key: ChildKey, child: Node, page_size: int) -> Iterator[str]:
+    """What is wrong with one link of the tree."""
+    if child.parent is not parent:
+        yield f"hangs below {parent} but names {child.parent} as its parent"
+    if child.tokens.dtype != np.int32 or child.tokens.size == 0 or child.tokens.size % page_size:
+        yield f"has {child.tokens.size} tokens of {child.tokens.dtype}, which are no whole pages of {page_size}"
+    if child.start != parent.end or child.end != parent.end + child.tokens.size:
+        yield f"ends at {child.end}, but its parent at {parent.end}"
+    if key != child.key or child.tokens[:page_size].tobytes() != (key[1] if isinstance(key, tuple) else key):
+        yield "does not hang under the bytes of its first page"
+    if isinstance(key, tuple) != (parent.parent is None):
+        yield "has its namespace in the wrong place"
+    if child.pins < 0:
+        yield f"has {child.pins} pins"
+    if parent.parent is not None and child.access > parent.access:
+        yield f"was used at {child.access}, its parent at {parent.access}"
+    if parent.parent is not None and child.priority > parent.priority:
+        yield f"has priority {child.priority}, its parent {parent.priority}"

@@ -14,22 +14,19 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from kvstead.errors import InvalidSize, KVSteadError
+from kvstead.errors import InvalidSize, KVSteadError, LockUnderflow
 from kvstead.kernels.array_types import IntArray
 from kvstead.kernels.arrays import Integers, to_host
 from kvstead.model.window import Window
-from kvstead.pages.amounts import Amounts
-from kvstead.prefix import links
-from kvstead.prefix.audit import audit_structure
-from kvstead.prefix.component import Component, Detachable
+from kvstead.pages.amounts import Amounts, Evicted
+from kvstead.prefix.component import Component
 from kvstead.prefix.eviction import Eviction
 from kvstead.prefix.full import FullComponent
-from kvstead.prefix.keys import Tokens, key_of
-from kvstead.prefix.node import Evicted, Insertion, Match, Namespace, Node, WindowPart
-from kvstead.prefix.policies import policy_named
+from kvstead.prefix.node import Insertion, Match, Namespace, Node, Tokens, WindowPart, key_of
+from kvstead.prefix.queue import policy_named
 from kvstead.prefix.slot_pools import SlotPool, StateSlots, window_pool
 from kvstead.prefix.state import StateComponent
-from kvstead.prefix.structure import TreeStructure
+from kvstead.prefix.structure import NO_PAGES, TreeStructure, audit_structure, path_up, walk
 from kvstead.prefix.window import WindowComponent
 
 _PLAIN = Namespace()
@@ -39,7 +36,7 @@ class PrefixTree:
     """Cached prefixes over the pages of one allocator.
 
     allocator: gets back what is evicted; slots come from its users, through `insert`. policy: which unlocked leaf is
-    evicted first, see `kvstead.prefix.policies`. window: what layers that look back over a bounded span need; the
+    evicted first, see `kvstead.prefix.queue`. window: what layers that look back over a bounded span need; the
     allocator must then have a window side, as `SWAAllocator` has. states: where the states come from, for a tree with
     states. Raises `InvalidSize` for an unknown policy, `LayoutError` for a window without a window side.
 
@@ -56,7 +53,7 @@ class PrefixTree:
         states: StateSlots | None = None,
     ) -> None:
         self.page_size = allocator.page_size
-        self.root = Node(None, b"", links.NO_TOKENS, links.NO_PAGES, 0, 0)
+        self.root = Node(None, b"", np.empty(0, dtype=np.int32), NO_PAGES, 0, 0)
         self.evicted = Evicted()  # since the start
         self._allocator = allocator
         self._clock = 0
@@ -67,14 +64,13 @@ class PrefixTree:
         self._window: WindowComponent | None = None
         self._states: StateComponent | None = None
         if window is not None:
-            self._window = WindowComponent(window_pool(allocator), rank, window, self._structure, self._full.is_owned)
+            self._window = WindowComponent(window_pool(allocator), rank, window, self._full, self._structure)
             self._components.append(self._window)
             self.root.window = WindowPart(0, 0, is_live=False)
         if states is not None:
             self._states = StateComponent(states, rank, self._full, self._structure)
             self._components.insert(0, self._states)  # its pool may refuse, when nothing has changed yet
-        alone: list[Detachable] = [part for part in (self._window, self._states) if part]
-        self._eviction = Eviction(allocator, self._full, alone, self._components, self._structure.remove)
+        self._eviction = Eviction(allocator, self._full, self._components, self._structure)
 
     def evictable(self) -> Amounts:
         """Pages of each side that eviction can free. O(sides)."""
@@ -131,7 +127,7 @@ class PrefixTree:
         node before anything may evict. Earlier matches stay valid. Raises `RequestError` for anything but a flat array
         of ids that fit int32.
         """
-        path, num_found = links.walk(self.root, key_of(tokens, self.page_size), namespace, self.page_size)
+        path, num_found = walk(self.root, key_of(tokens, self.page_size), namespace, self.page_size)
         node = self._structure.node_at(path[-1], self._structure.usable(path, num_found))
         self._clock += 1
         self._structure.use(node, self._clock, 1, node.priority)
@@ -143,7 +139,7 @@ class PrefixTree:
         Raises `UseAfterFree` when the node has been evicted.
         """
         node = where.node if isinstance(where, Match) else where
-        return self._full.slots(np.concatenate([at.pages for at in reversed(links.path_up(node, self.root))]))
+        return self._full.slots(np.concatenate([at.pages for at in reversed(path_up(node, self.root))]))
 
     def held_pages(self) -> IntArray:
         """The ids of all pages that the tree owns, ascending. O(pages of the pool), for audits."""
@@ -166,7 +162,7 @@ class PrefixTree:
         row = to_host(slots)
         if row.size != len(tokens):
             raise InvalidSize(f"{len(tokens)} tokens came with {row.size} slots. Pass one slot for every token.")
-        path, num_shared = links.walk(self.root, key, namespace, self.page_size)
+        path, num_shared = walk(self.root, key, namespace, self.page_size)
         pages = self._full.claim(row[num_shared : key.size])  # raises before anything has changed
         try:
             for component in self._components:
@@ -183,7 +179,7 @@ class PrefixTree:
 
     def lock(self, node: Node) -> None:
         """Keep everything from the root to `node` until as many `unlock` calls. Raises `UseAfterFree` if it is gone."""
-        links.path_up(node, self.root)
+        path_up(node, self.root)
         node.pins += 1
         for component in self._components:
             component.lock(node)
@@ -193,9 +189,7 @@ class PrefixTree:
 
         window_from: where the window part of that lock begins, if `loosen` has moved it.
         """
-        links.path_up(node, self.root)
-        if not node.pins:
-            links.refuse_unlock(node)
+        self._require_lock(node)
         for component in reversed(self._components):  # the window side, the last, may refuse
             component.unlock(node, window_from)
         node.pins -= 1
@@ -206,9 +200,7 @@ class PrefixTree:
         to: where it begins from now on; `node.end` or more lets all of it go. Raises as `unlock`, and `InvalidSize` for
         a `to` in front of `window_from`.
         """
-        links.path_up(node, self.root)
-        if not node.pins:
-            links.refuse_unlock(node)
+        self._require_lock(node)
         for component in self._components:
             component.loosen(node, window_from, to)
 
@@ -247,7 +239,7 @@ class PrefixTree:
 
     def state_slots(self) -> IntArray:
         """int64[num_states], the slots of all states that the tree owns, ascending, for audits."""
-        return self._states.slots() if self._states else links.NO_PAGES
+        return self._states.slots() if self._states else NO_PAGES
 
     def evict(self, pages: Mapping[str, int]) -> Evicted:
         """Free at least so many pages of each side, or all that is not locked or held.
@@ -289,11 +281,16 @@ class PrefixTree:
         for component in self._components:
             component.audit(self.root)
 
+    def _require_lock(self, node: Node) -> None:
+        path_up(node, self.root)
+        if not node.pins:
+            raise LockUnderflow(f"{node} is not locked. Unlock the node that was locked, once for each lock.")
+
     def _require_states(self) -> StateComponent:
         if self._states is None:
             raise InvalidSize("this tree keeps no states. Make it with `states=`, the allocator that they return to.")
         return self._states
 
     def _states_at(self, node: Node) -> StateComponent:
-        links.path_up(node, self.root)
+        path_up(node, self.root)
         return self._require_states()

@@ -6,62 +6,56 @@
 
 The window side of a node is the window pages linked to its pages in the allocator; it may be evicted earlier than the
 full side, and alone. A node is live as a whole or not at all: where liveness has to change inside one, the node is cut.
+
+A lock of a node keeps the window side from `Window.needed_from(node.end)` on, no more, or less once it was loosened. A
+node's `starts` says where the parts of its own locks begin; nodes are cut so that a part begins at a node's start.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections import Counter
+from collections.abc import Iterable, Sequence
 from math import lcm
 
 import numpy as np
 
-from kvstead.errors import AuditError, InvalidSize
+from kvstead.errors import AuditError, InvalidSize, LockUnderflow
 from kvstead.kernels.array_types import IntArray
 from kvstead.model.window import Window
 from kvstead.pages.amounts import WINDOW
-from kvstead.prefix.component import LONGEST_JOIN, fail
+from kvstead.prefix.component import LONGEST_JOIN, Component, fail
+from kvstead.prefix.full import FullComponent
 from kvstead.prefix.node import Node, WindowPart
-from kvstead.prefix.policies import Policy, Rank
-from kvstead.prefix.queue import EvictionQueue
+from kvstead.prefix.queue import Policy, window_rank
 from kvstead.prefix.slot_pools import WindowPool
 from kvstead.prefix.structure import TreeStructure
-from kvstead.prefix.window_locks import WindowLocks, behind
 from kvstead.prefix.window_repair import find_repairs
 
 # Nodes that were cut apart and are alike again are joined up to this many windows, so that paths stay short.
 _WINDOWS_A_JOIN = 8
 
 
-class WindowComponent:
+class WindowComponent(Component):
     """Window slots, kept where the full component keeps its pages.
 
-    structure: cuts nodes where a window begins, and joins them again. is_owned: says whether a node has one of these
-    pages. `evictable` and `protected` count pages with window pages, `dead` those of tombstones.
+    full: knows which pages nodes have. structure: cuts nodes where a window begins, and joins them again. `evictable`
+    and `protected` count pages with window pages, `dead` those of tombstones.
     """
 
     side = WINDOW
+    evictable = 0
+    protected = 0
+    dead = 0
 
     def __init__(
-        self,
-        pool: WindowPool,
-        policy: Policy,
-        window: Window,
-        structure: TreeStructure,
-        is_owned: Callable[[IntArray], bool],
+        self, pool: WindowPool, policy: Policy, window: Window, full: FullComponent, structure: TreeStructure
     ) -> None:
-        self.evictable = 0
-        self.protected = 0
-        self.dead = 0
+        super().__init__(window_rank(policy))
         self._pool = pool
         self._window = window
         self._page_size = pool.page_size
         self._structure = structure
-        self._is_owned = is_owned
-        self._locks = WindowLocks(window, pool.page_size)
-        # Windows inside prompts go before those that a sequence ended with, whatever their age: a prompt brings in far
-        # more of them, and each is useful only to a request that branches exactly there. Of windows used at one time
-        # the one nearest the root goes first, so that the branch can still be matched.
-        self._queue = EvictionQueue(lambda node: (node.window.was_needed, *policy(node.window), node.end))
+        self._full = full
         self._longest_join = min(_WINDOWS_A_JOIN * window.span, LONGEST_JOIN)
         # A match may end in the middle of tombstones where a new chunk begins.
         self._fresh_starts = lcm(window.span, pool.page_size) if window.is_chunked else 0
@@ -93,7 +87,7 @@ class WindowComponent:
             return
         page_size = self._page_size
         givers = np.concatenate([row[start:end:page_size] for _, start, end in repairs])
-        if self._is_owned(givers // page_size):
+        if self._full.is_owned(givers // page_size):
             raise AuditError(
                 "slots of other prefixes were passed for tokens whose window is gone. Insert a request's own slots "
                 "behind those that it took from the tree."
@@ -112,9 +106,8 @@ class WindowComponent:
     def is_joinable(self, upper: Node, lower: Node) -> bool:
         """Joinable when they are alike, up to a length: a node is evicted as a whole."""
         a, b = upper.window, lower.window
-        if (a.is_live, a.locks, a.was_needed) != (b.is_live, b.locks, b.was_needed):
-            return False
-        return lower.end - upper.start <= self._longest_join
+        are_alike = (a.is_live, a.locks, a.was_needed) == (b.is_live, b.locks, b.was_needed)
+        return are_alike and lower.end - upper.start <= self._longest_join
 
     def join(self, upper: Node, lower: Node) -> None:
         """The joined node keeps the later use of the two."""
@@ -142,7 +135,7 @@ class WindowComponent:
 
     def use(self, node: Node, num_hits: int) -> None:
         """Mark as used what a sequence needs that continues at `node`, no more."""
-        for at in self._needed(node):
+        for at in self._structure.cut_at(node, self._start(node)):
             part = at.window
             part.was_needed = True
             part.access = node.access
@@ -152,21 +145,22 @@ class WindowComponent:
 
     def lock(self, node: Node) -> None:
         """Keep what a sequence needs that continues at `node`."""
-        for at in self._needed(node):
+        start = self._start(node)
+        for at in self._structure.cut_at(node, start):
             if at.window.locks == 0 and at.window.is_live:
                 self._queue.discard(at)
                 self.evictable -= at.pages.size
                 self.protected += at.pages.size
             at.window.locks += 1
-        self._locks.add(node, self._locks.start(node))
+        node.window.starts[start] = node.window.starts.get(start, 0) + 1
 
     def unlock(self, node: Node, since: int | None = None) -> None:
         """Undo a lock that keeps windows from `since` on (as `lock` made it, if not given).
 
         Raises `LockUnderflow`, with nothing changed, when no lock of the node keeps exactly that.
         """
-        start = self._locks.remove(node, self._locks.start(node) if since is None else since)
-        self._unlock_nodes(behind(node, start))
+        start = self._forget_lock(node, self._start(node) if since is None else since)
+        self._unlock_nodes(node.behind(start))
 
     def loosen(self, node: Node, since: int, to: int) -> None:
         """Let go what a lock has kept from `since` up to `to`.
@@ -175,18 +169,14 @@ class WindowComponent:
         """
         if to < since:
             raise InvalidSize(f"the window of a lock of {node} cannot move back from {since} to {to}. Move it forward.")
-        since, to = self._locks.remove(node, since), min(to - to % self._page_size, node.end)
-        self._locks.add(node, to)
+        since, to = self._forget_lock(node, since), min(to - to % self._page_size, node.end)
+        node.window.starts[to] = node.window.starts.get(to, 0) + 1
         self._structure.cut_at(node, to)
-        loose = [at for at in behind(node, since) if at.end <= to]
+        loose = [at for at in node.behind(since) if at.end <= to]
         self._unlock_nodes(loose)
         for at in loose[:1]:
             assert at.parent is not None, "the root has no window to loosen"
             self._structure.join(at.parent)
-
-    def first(self) -> Rank | None:
-        """The rank of the next victim; None when locks keep all windows."""
-        return self._queue.first()
 
     def evict(self, num_pages: int, *, num_victims: int | None = None) -> int:
         """Free at least `num_pages` window pages, or all that no lock keeps; the full side stays.
@@ -196,12 +186,13 @@ class WindowComponent:
         chosen: list[Node] = []
         num_freed = 0
         while num_freed < num_pages and (num_victims is None or len(chosen) < num_victims):
-            node = self._choose(num_pages - num_freed)
+            node = self._queue.pop()
             if node is None:
                 break
-            chosen.append(node)
-            num_freed += node.pages.size
-        self._bury(chosen)
+            chosen.append(self._head(node, num_pages - num_freed))
+            num_freed += chosen[-1].pages.size
+        if chosen:
+            self._bury(chosen)
         return num_freed
 
     def release(self, nodes: Sequence[Node]) -> None:
@@ -216,7 +207,11 @@ class WindowComponent:
     def audit(self, root: Node) -> None:
         """Recount liveness, locks, counters and the queue. Raises `AuditError`."""
         nodes = list(root.below())
-        locks = self._locks.count(nodes)
+        locks: Counter[Node] = Counter()
+        for node in nodes:
+            for start, count in node.window.starts.items():
+                for at in node.behind(start):
+                    locks[at] += count
         for node in nodes:
             has = self._pool.window_pages[node.pages] > 0
             if not (has == node.window.is_live).all():
@@ -237,11 +232,8 @@ class WindowComponent:
         if set(self._queue) != {node for node in live if node.window.locks == 0}:
             fail(f"{len(self._queue)} nodes wait to lose their window, and they are not the unlocked live ones")
 
-    def _choose(self, num_pages: int) -> Node | None:
-        """Take the next victim out of the queue, or the head of it if it holds much more than `num_pages`."""
-        node = self._queue.pop()
-        if node is None:
-            return None
+    def _head(self, node: Node, num_pages: int) -> Node:
+        """The next victim, or the head of it if it holds much more than `num_pages`."""
         # Not finer than two windows, or a path would fall into pieces of a page.
         part = max(num_pages * self._page_size, 2 * self._window.span)
         part += -part % self._page_size
@@ -253,8 +245,6 @@ class WindowComponent:
 
     def _bury(self, chosen: Sequence[Node]) -> None:
         """Make chosen nodes tombstones, and join those to the tombstones next to them."""
-        if not chosen:
-            return
         self._pool.free_window_pages(np.concatenate([node.pages for node in chosen]))
         for node in chosen:
             node.window.is_live = node.window.was_needed = False
@@ -268,11 +258,26 @@ class WindowComponent:
             if len(node.children) == 1 and not next(iter(node.children.values())).window.is_live:
                 self._structure.join(node)
 
-    def _needed(self, node: Node) -> list[Node]:
-        """The nodes that a sequence needs that continues at `node`, cut so that they hold nothing else."""
-        start = self._locks.start(node)
-        self._structure.cut_at(node, start)
-        return behind(node, start)
+    def _start(self, node: Node) -> int:
+        """Where the part begins that a sequence needs which continues at `node`, a page boundary."""
+        needed = self._window.needed_from(node.end)
+        return needed - needed % self._page_size
+
+    def _forget_lock(self, node: Node, since: int) -> int:
+        """Forget one lock of `node` that keeps what it needs from `since` on, and return where its part begins.
+
+        All starts past the node's end are alike.
+        """
+        start, starts = min(since - since % self._page_size, node.end), node.window.starts
+        if start not in starts:
+            raise LockUnderflow(
+                f"no lock of {node} keeps windows from token {since} on. Pass the token at which its window part "
+                "begins: where `lock` or the last `loosen` put it."
+            )
+        starts[start] -= 1
+        if not starts[start]:
+            del starts[start]
+        return start
 
     def _revive(self, node: Node) -> None:
         node.window.is_live = True

@@ -8,7 +8,7 @@ Tokens 8 .. 15 of a tombstone, page size 4:
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -29,20 +29,16 @@ class Repair(NamedTuple):
 def find_repairs(path: Sequence[Node], num_shared: int, row: IntArray, pool: WindowPool) -> list[Repair]:
     """What a caller's row can give the tombstones on a path below the root, within `num_shared` tokens."""
     found: list[Repair] = []
-    for node in path[1:]:
-        if not node.window.is_live:
-            found += _repairs_of(node, num_shared, row, pool)
-    return found
-
-
-def _repairs_of(node: Node, num_shared: int, row: IntArray, pool: WindowPool) -> Iterator[Repair]:
     page_size = pool.page_size
-    start, end = node.start, min(node.end, num_shared)
-    pages = row[start:end:page_size] // page_size
-    if pages[0] == node.pages[0] and pages[-1] == node.pages[pages.size - 1]:
-        return  # the row reads the tree's own slots here
-    is_page = (pages > 0) & (pages <= pool.num_pages)  # a slot of no page gives nothing; it is refused elsewhere
-    has = np.concatenate(([0], pool.window_pages[np.where(is_page, pages, 0)] > 0, [0]))
-    edges = np.flatnonzero(np.diff(has)) * page_size + start
-    for first, last in edges.reshape(-1, 2).tolist():
-        yield Repair(node, first, last)
+    for node in path[1:]:
+        if node.window.is_live:
+            continue
+        start, end = node.start, min(node.end, num_shared)
+        pages = row[start:end:page_size] // page_size
+        if pages[0] == node.pages[0] and pages[-1] == node.pages[pages.size - 1]:
+            continue  # the row reads the tree's own slots here
+        is_page = (pages > 0) & (pages <= pool.num_pages)  # a slot of no page gives nothing; it is refused elsewhere
+        has = np.concatenate(([0], pool.window_pages[np.where(is_page, pages, 0)] > 0, [0]))
+        edges = np.flatnonzero(np.diff(has)) * page_size + start
+        found += [Repair(node, first, last) for first, last in edges.reshape(-1, 2).tolist()]
+    return found

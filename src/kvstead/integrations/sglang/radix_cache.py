@@ -22,7 +22,7 @@ from kvstead.integrations.sglang.radix_node import TreeNode, namespace_of
 from kvstead.integrations.sglang.tree_pools import UnboundPool, pool_of, slots_of
 from kvstead.kernels.arrays import to_device, to_host
 from kvstead.prefix import Insertion, Match, Namespace, PrefixTree
-from kvstead.prefix.keys import Tokens
+from kvstead.prefix.node import Tokens
 
 __all__ = ["RadixCache", "RadixKey", "TreeNode"]
 
