@@ -7,6 +7,7 @@ from kvstead.allocators.device_split_swa import DeviceSplitSWAAllocator
 from kvstead.allocators.device_swa import DeviceSWAAllocator
 from kvstead.allocators.hisparse import CompressedHiSparseAllocator, HiSparseAllocator
 from kvstead.allocators.in_arena import (
+    ArenaAllocator,
     ArenaSWAAllocator,
     MultiEndedAllocator,
     UnifiedMambaAllocator,
@@ -21,6 +22,7 @@ from kvstead.allocators.swa import SWAAllocator, WindowSide
 
 __all__ = [
     "Allocator",
+    "ArenaAllocator",
     "ArenaSWAAllocator",
     "CompressedHiSparseAllocator",
     "DeviceHiSparseAllocator",

@@ -127,9 +127,7 @@ class DeviceSWAAllocator(DefersFrees[DeviceRelease], DeviceAllocator):
         if num_windows:
             self._leave(self._windows, linked[:num_windows])
 
-    def free_full(self, slots: Integers) -> None:
-        """As `free`: a window page that is still linked is freed with its full page."""
-        self.free(slots)
+    free_full = free  # a window page that is still linked is freed with its full page
 
     def free_full_segment(self, slots: Integers, *, start_pos: int) -> None:
         """Free the full side of a stretch of a row, none of whose pages has a window page. Raises as `free_segment`."""

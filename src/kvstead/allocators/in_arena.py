@@ -39,7 +39,7 @@ def side(kind: EntrySpec | int, name: str, page_size: int, place: Place) -> Entr
     return replace(spec, name=name, page_size=page_size, place=place)
 
 
-class MultiEndedAllocator(DefersFrees[Release], Allocator):
+class ArenaAllocator(DefersFrees[Release], Allocator):
     """A `PagedAllocator` whose pages lie in `pool` of `chain`, beside other pools that use the same bytes.
 
     Slots are virtual: they are handed out, freed and checked as ever, and `physical_slots` says where they lie now.
@@ -77,7 +77,11 @@ class MultiEndedAllocator(DefersFrees[Release], Allocator):
         return hand_out(self._pool.translate(to_host(slots), self.page_size), slots, out, self.device)
 
 
-class UnifiedMambaAllocator(MultiEndedAllocator):
+class MultiEndedAllocator(ArenaAllocator):
+    """An `ArenaAllocator` of one pool of a chain; arguments and errors as there."""
+
+
+class UnifiedMambaAllocator(ArenaAllocator):
     """Slots for tokens in the pool "full" of an arena, and in `states`, from the pool "state", one a request.
 
     full, state: bytes of a token and of a state, or `EntrySpec`s, whose name, place and page size are set here. The
@@ -107,12 +111,12 @@ class UnifiedMambaAllocator(MultiEndedAllocator):
         super().__init__(chain, "full", order=order, has_states=True)
 
     @staticmethod
-    def over(chain: Chain, *, order: str = "lifo") -> MultiEndedAllocator:
+    def over(chain: Chain, *, order: str = "lifo") -> ArenaAllocator:
         """The same on a chain of the caller's, which has pools "full" and "state".
 
         Raises `LayoutError` for another chain, `InvalidSize` for an unknown order.
         """
-        return MultiEndedAllocator(chain, "full", order=order, has_states=True)
+        return ArenaAllocator(chain, "full", order=order, has_states=True)
 
 
 class ArenaSWAAllocator(WindowSide, DefersFrees[Release], Allocator):

@@ -42,17 +42,7 @@ class PureSWAAllocator(DefersFrees[Release], Allocator):
         """Tokens that can be allocated now, as `available_size`."""
         return self._pool.num_free * self.page_size
 
-    def free_swa(self, slots: Integers) -> None:
-        """Free slots, which are their own window slots: as `free`."""
-        self.free(slots)
-
-    def free_swa_segment(self, slots: Integers, *, start_pos: int) -> None:
-        """Free a stretch of a row, as `free_segment`."""
-        self.free_segment(slots, start_pos=start_pos)
-
-    def free_swa_segments(self, pairs: Iterable[Segment]) -> None:
-        """Free several stretches, as `free_segments`."""
-        self.free_segments(pairs)
+    free_swa, free_swa_segment, free_swa_segments = Allocator.free, Allocator.free_segment, Allocator.free_segments
 
     def free_full(self, slots: Integers) -> None:
         """Do nothing: the window side is the only side."""

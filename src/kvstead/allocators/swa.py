@@ -41,8 +41,6 @@ class WindowSide:
     _pool: FreeList
     _take: Callable[[int, int, int], IntArray | None]
     _release: Callable[[FreeList, IntArray], None]
-    free: Callable[[Integers], None]
-    free_segments: Callable[[Iterable[growth.Segment]], None]
 
     def __init__(self, window: LinkedPool, page_size: int) -> None:
         self.num_window_pages = window.pool.num_pages
@@ -103,17 +101,8 @@ class WindowSide:
             return None
         return to_device(growth.new_slots(self._pool.table, self.page_size, rows, pages), self.device)
 
-    def free_full(self, slots: Integers) -> None:
-        """As `free`: a window page that is still linked is freed with its full page."""
-        self.free(slots)
-
-    def free_full_segment(self, slots: Integers, *, start_pos: int) -> None:
-        """As `free_segment`: window pages that are still linked go with their full pages."""
-        self.free_segments([(slots, start_pos)])
-
-    def free_full_segments(self, pairs: Iterable[growth.Segment]) -> None:
-        """As `free_segments`: window pages that are still linked go with their full pages."""
-        self.free_segments(pairs)
+    # A window page that is still linked is freed with its full page.
+    free_full, free_full_segment, free_full_segments = Allocator.free, Allocator.free_segment, Allocator.free_segments
 
     def free_swa(self, slots: Integers) -> None:
         """Free the window pages of the pages that `slots` lie in; the full pages stay.

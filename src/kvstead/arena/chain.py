@@ -15,8 +15,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 
-import torch
-
 from kvstead.arena.accounting import ArenaBytes, audit_chain, bytes_by_state
 from kvstead.arena.arrangement import Arrangement, PoolIndex
 from kvstead.arena.page_map import PageMap
@@ -63,6 +61,7 @@ class PoolChain:
         most = max(arena.num_pages(spec) - arena.first_page(spec) for spec in specs)
         rows = {spec.name: most for spec in specs} | dict(num_virtual or {})
         self.arena = arena
+        self.device = arena.device
         self.eager = eager
         self.pools = {spec.name: SubPool(self, at, arena, spec, rows[spec.name]) for at, spec in enumerate(specs)}
         self.bytes_moved = 0
@@ -74,11 +73,6 @@ class PoolChain:
         self._fence = fence
         self._may_move = may_move
         self._handed_over = False  # bytes left a span and nobody has waited for their last writer
-
-    @property
-    def device(self) -> torch.device:
-        """The device that the arena's bytes are on."""
-        return self.arena.device
 
     def page_size(self, pool: str) -> int:
         """Entries in a page of the pool."""

@@ -69,6 +69,7 @@ class SharedBytes:
                     f"which costs {pool.cost_bytes}. Give more bytes."
                 )
         self.pools = {pool.name: pool for pool in pools}
+        self.device = torch.device("cpu")  # there are no bytes elsewhere
         self.bytes_moved = 0
         self.num_moves = 0
         self._index = PoolIndex(names)
@@ -77,11 +78,6 @@ class SharedBytes:
         self._sink_bytes = sink_bytes
         self._left = self._budget
         self._used = [0] * len(pools)
-
-    @property
-    def device(self) -> torch.device:
-        """The host: there are no bytes elsewhere."""
-        return torch.device("cpu")
 
     def page_size(self, pool: str) -> int:
         """Entries in a page of the pool."""

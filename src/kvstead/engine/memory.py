@@ -9,6 +9,7 @@ import numpy as np
 import torch
 
 from kvstead.allocators import (
+    ArenaAllocator,
     ArenaSWAAllocator,
     MultiEndedAllocator,
     PagedAllocator,
@@ -86,7 +87,7 @@ class Memory:
 
     def slots(self, slots: Integers) -> torch.Tensor:
         """Where full slots are now; see `KVCacheManager.physical_slots`."""
-        if isinstance(self.allocator, MultiEndedAllocator | ArenaSWAAllocator):
+        if isinstance(self.allocator, ArenaAllocator | ArenaSWAAllocator):
             return self.allocator.physical_slots(slots)
         return to_device(to_host(slots), self.allocator.device).reshape(np.shape(slots))
 
@@ -128,7 +129,7 @@ def _allocator(plan: MemoryPlan, device: str | torch.device) -> PagedAllocator |
     return SWAAllocator(num_slots, num_window_slots, page_size, num_states=num_states, device=device)
 
 
-def _allocator_over(chain: Chain, plan: MemoryPlan) -> MultiEndedAllocator | ArenaSWAAllocator:
+def _allocator_over(chain: Chain, plan: MemoryPlan) -> ArenaAllocator | ArenaSWAAllocator:
     """The allocator of sides that share bytes."""
     if WINDOW in plan.sides:
         return (UnifiedMambaSWAAllocator if STATE in plan.sides else UnifiedSWAAllocator).over(chain)
