@@ -6,8 +6,12 @@ from collections import deque
 from dataclasses import dataclass, field
 from enum import StrEnum
 
-from kvstead.engine import Request
-from kvstead.integrations.transformers.sampling import Draw
+import numpy as np
+
+from kvstead.engine import Request, Status, Step
+from kvstead.integrations.transformers.checkpoint import Checkpoint
+from kvstead.integrations.transformers.run_statistics import RunStatistics
+from kvstead.integrations.transformers.sampling import Draw, RowSampler, SamplingParams
 from kvstead.integrations.transformers.text_stream import TextStream
 
 
@@ -93,3 +97,66 @@ class Answer:
     def _queue(self, text: str, tokens: tuple[int, ...], completion: Completion | None = None) -> None:
         self.texts.append(text)
         self.pieces.append(Piece(self.index, self.request.request_id, text, tokens, completion))
+
+
+class OpenAnswers:
+    """The answers in progress, from a prompt that comes in to the last piece that goes out.
+
+    sampler: draws the tokens of each row as the params of its request say. by_id: the open answers by request id; `end`
+    takes them out. statistics: counts them. added: pieces of requests that came by `LLM.add`.
+    """
+
+    def __init__(self, checkpoint: Checkpoint, statistics: RunStatistics) -> None:
+        self.sampler = RowSampler()
+        self.by_id: dict[int, Answer] = {}
+        self.added: deque[Piece] = deque()
+        self._tokenizer = checkpoint.tokenizer
+        self._model_stops = checkpoint.stop_tokens
+        self.statistics = statistics
+        self._on_row: dict[int, Answer] = {}
+
+    def prepare(self, params: SamplingParams, pieces: deque[Piece], index: int | None) -> Answer:
+        """An answer to a new request, still without a prompt and not in `by_id`. index: None is the request's id."""
+        request_id = self.statistics.num_requests
+        self.statistics.num_requests += 1
+        stops = (*self._model_stops, *params.stop_tokens)
+        request = Request(request_id, np.empty(0, dtype=np.int64), params.max_new_tokens, stop_tokens=stops)
+        text = None if self._tokenizer is None else TextStream(self._tokenizer)
+        return Answer(request_id if index is None else index, request, Draw.by(params), text, pieces)
+
+    def end(self, answer: Answer, finish_reason: FinishReason, reason: str = "") -> None:
+        """Close an answer: count it, and queue its last piece."""
+        if finish_reason is FinishReason.REJECTED:
+            self.statistics.reject(answer.request.request_id, reason)
+        del self.by_id[answer.request.request_id]
+        self.statistics.ended[finish_reason] += 1
+        answer.end(finish_reason, reason)
+
+    def place(self, step: Step) -> None:
+        """Note the rows of requests whose prompts a step computes."""
+        for chunk in step.chunks:
+            answer = self.by_id[chunk.request.request_id]
+            self._on_row[chunk.row] = answer
+            self.sampler.draws[chunk.row] = answer.draw
+
+    def in_step(self, step: Step) -> list[Answer]:
+        """The open answers whose requests a step computes."""
+        answers = [self._on_row[row] for row in _rows(step)]
+        return [answer for answer in answers if answer.request.request_id in self.by_id]
+
+    def deliver(self, step: Step, tokens: list[int]) -> None:
+        """Give each answer its token, once the scheduler has processed the step, and end those that have ended."""
+        has_next = [True] * step.rows.size + [chunk.is_last for chunk in step.chunks]
+        for row, token, is_next in zip(_rows(step), tokens, has_next, strict=True):
+            answer = self._on_row[row]
+            if not is_next or answer.request.request_id not in self.by_id:
+                continue
+            self.statistics.output_tokens += 1
+            answer.take(token)
+            if answer.request.status is Status.FINISHED:
+                is_stop = token in answer.request.stop_tokens
+                self.end(answer, FinishReason.STOP if is_stop else FinishReason.LENGTH)
+
+
+def _rows(step: Step) -> list[int]:
+    return [*step.rows.tolist(), *(chunk.row for chunk in step.chunks)]

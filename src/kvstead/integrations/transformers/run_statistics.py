@@ -3,31 +3,12 @@
 from __future__ import annotations
 
 from collections import Counter
-from time import perf_counter
 from typing import Any
-
-from transformers import PreTrainedModel
 
 from kvstead.engine import KVCacheManager, Request
 from kvstead.engine.meter import MemoryMeter, bytes_by_kind
 
 _MOST_MESSAGES = 20
-
-
-class ModelClock:
-    """Measures how long a model's calls take. On an accelerator a call returns before its work is done."""
-
-    def __init__(self, model: PreTrainedModel) -> None:
-        self.seconds = 0.0
-        self._began = 0.0
-        model.register_forward_pre_hook(self._begin)
-        model.register_forward_hook(self._end)
-
-    def _begin(self, *_: object) -> None:
-        self._began = perf_counter()
-
-    def _end(self, *_: object) -> None:
-        self.seconds += perf_counter() - self._began
 
 
 class RunStatistics:
@@ -36,9 +17,8 @@ class RunStatistics:
     ended: requests by how they ended. wall_s, model_s: seconds in steps, and the part of them in the model.
     """
 
-    def __init__(self, manager: KVCacheManager, model: PreTrainedModel) -> None:
+    def __init__(self, manager: KVCacheManager) -> None:
         self.meter = MemoryMeter(manager)
-        self.clock = ModelClock(model)
         self.num_requests = self.num_steps = 0
         self.ended: Counter[str] = Counter()
         self.prompt_tokens = self.hit_tokens = self.output_tokens = 0
