@@ -1,18 +1,24 @@
-"""What comes back for a prompt: pieces as they are generated, and the completion when the answer has ended."""
+"""What comes back for a prompt: pieces as they are generated, and the completion when the answer has ended.
+
+Also the answers in progress, and the figures of an `LLM`.
+"""
 
 from __future__ import annotations
 
-from collections import deque
+from collections import Counter, deque
 from dataclasses import dataclass, field
 from enum import StrEnum
+from typing import Any
 
 import numpy as np
 
-from kvstead.engine import Request, Status, Step
+from kvstead.engine import KVCacheManager, Request, Status, Step
+from kvstead.engine.meter import MemoryMeter, bytes_by_kind
 from kvstead.integrations.transformers.checkpoint import Checkpoint
-from kvstead.integrations.transformers.run_statistics import RunStatistics
 from kvstead.integrations.transformers.sampling import Draw, RowSampler, SamplingParams
 from kvstead.integrations.transformers.text_stream import TextStream
+
+_MOST_MESSAGES = 20  # reasons of rejected requests that are kept
 
 
 class FinishReason(StrEnum):
@@ -99,6 +105,57 @@ class Answer:
         self.pieces.append(Piece(self.index, self.request.request_id, text, tokens, completion))
 
 
+class RunStatistics:
+    """Sums over all steps, in O(1) a step.
+
+    ended: requests by how they ended. prompt_tokens, hit_tokens: of requests that got their first token, all and those
+    found in the cache. wall_s, model_s: seconds in steps, and the part of them in the model.
+    """
+
+    def __init__(self, manager: KVCacheManager) -> None:
+        self.meter = MemoryMeter(manager)
+        self.num_requests = self.num_steps = 0
+        self.ended: Counter[str] = Counter()
+        self.prompt_tokens = self.hit_tokens = self.output_tokens = 0
+        self.wall_s = self.model_s = 0.0
+        self.rejections: list[str] = []
+        self._manager = manager
+
+    def summary(self, num_retractions: int) -> dict[str, Any]:
+        """The part of `LLM.summary` that is counted here."""
+        by_side = self.meter.mean_by_side()
+        by_kind = bytes_by_kind(self._manager.layout, by_side)
+        return {
+            "requests": {
+                "total": self.num_requests,
+                "finished": self.ended["stop"] + self.ended["length"],
+                "rejected": self.ended["rejected"],
+                "retracted": num_retractions,
+                "aborted": self.ended["aborted"],
+            },
+            "prefix": {
+                "hit_tokens": self.hit_tokens,
+                "prompt_tokens": self.prompt_tokens,
+                "hit_rate": self.hit_tokens / self.prompt_tokens if self.prompt_tokens else None,
+            },
+            "memory": {
+                "total_bytes": self._manager.total_bytes,
+                "peak_bytes": self.meter.peak_bytes,
+                "mean_bytes": sum(by_kind.values()),
+                "by_state": self.meter.mean_by_state(by_side),
+                "by_kind": by_kind,
+                "by_side": by_side,
+            },
+            "output_tokens": self.output_tokens,
+            "throughput_tok_s": self.output_tokens / self.wall_s if self.wall_s else 0.0,
+            "steps": self.num_steps,
+            "wall_s": self.wall_s,
+            "model_s": self.model_s,
+            "outside_model_share": 1 - self.model_s / self.wall_s if self.wall_s else 0.0,
+            "rejections": list(self.rejections),
+        }
+
+
 class OpenAnswers:
     """The answers in progress, from a prompt that comes in to the last piece that goes out.
 
@@ -126,8 +183,9 @@ class OpenAnswers:
 
     def end(self, answer: Answer, finish_reason: FinishReason, reason: str = "") -> None:
         """Close an answer: count it, and queue its last piece."""
-        if finish_reason is FinishReason.REJECTED:
-            self.statistics.reject(answer.request.request_id, reason)
+        rejections = self.statistics.rejections
+        if finish_reason is FinishReason.REJECTED and len(rejections) < _MOST_MESSAGES:
+            rejections.append(f"request {answer.request.request_id}: {reason}")
         del self.by_id[answer.request.request_id]
         self.statistics.ended[finish_reason] += 1
         answer.end(finish_reason, reason)

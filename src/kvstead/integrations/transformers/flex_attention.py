@@ -110,13 +110,14 @@ class FlexPlan:
         self, layer: int | None, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, scoring: Scoring
     ) -> torch.Tensor:
         """The attention output of a layer's packed queries, [heads, tokens, dim]: [tokens, heads, value dim]."""
+        softcap = scoring.softcap
         mask = self.window if self.plan.side(layer) is self.plan.window else self.full
         assert mask is not None, "a side has its mask"
         out, aux = self.call(
             query[None],
             key,
             value,
-            score_mod=None if scoring.softcap is None else _bend(scoring.softcap),
+            score_mod=None if softcap is None else lambda score, *_: torch.tanh(score / softcap) * softcap,
             block_mask=mask,
             scale=scoring.scale,
             enable_gqa=True,
@@ -126,10 +127,3 @@ class FlexPlan:
             out = out * torch.sigmoid(aux.lse - scoring.sinks.view(1, -1, 1))[..., None].to(out.dtype)
         packed: torch.Tensor = out[0].transpose(0, 1)
         return packed
-
-
-def _bend(softcap: float) -> Callable[..., torch.Tensor]:
-    def bend(score: torch.Tensor, *_: torch.Tensor) -> torch.Tensor:
-        return torch.tanh(score / softcap) * softcap
-
-    return bend

@@ -17,6 +17,7 @@ _BOUNDS = {
 }
 _GLOBAL_KEYS = {"head_dim": "global_head_dim", "num_key_value_heads": "num_global_key_value_heads"}
 _STATEFUL = {"linear_attention", "conv", "hybrid", "hybrid_sliding"}
+_TOKENLESS = {"linear_attention", "conv", "dummy"}
 
 
 def model_layout(model: PreTrainedModel, *, cache_dtype: str | None = None) -> ModelLayout:
@@ -63,14 +64,11 @@ def require_same_layers(layout: ModelLayout, config: Any) -> None:
 
 
 def _agree(layer: LayerCache, name: str, span: int | None) -> bool:
-    if bool(layer.state) != (name in _STATEFUL):
+    tokens = layer.tokens
+    if bool(layer.state) != (name in _STATEFUL) or (tokens is None) != (name in _TOKENLESS):
         return False
-    if name in {"linear_attention", "conv", "dummy"}:
-        return layer.tokens is None
-    if layer.tokens is None or layer.tokens.span != span:
-        return False
-    bound = layer.tokens.kind if layer.tokens.kind in BOUNDED else None
-    return bound == _BOUNDS.get(name)
+    bound = tokens.kind if tokens and tokens.kind in BOUNDED else None
+    return tokens is None or (tokens.span == span and bound == _BOUNDS.get(name))
 
 
 def _of(span: int | None) -> str:

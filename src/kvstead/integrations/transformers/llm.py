@@ -23,13 +23,12 @@ import torch
 
 from kvstead.engine import KVCacheManager, Request, Scheduler, Step
 from kvstead.errors import InvalidSize, LayoutError, RequestError
-from kvstead.integrations.transformers.answers import Completion, FinishReason, OpenAnswers, Piece
+from kvstead.integrations.transformers.answers import Completion, FinishReason, OpenAnswers, Piece, RunStatistics
 from kvstead.integrations.transformers.checkpoint import Checkpoint, Report, load_checkpoint, silent
 from kvstead.integrations.transformers.delayed_interrupts import DelayedInterrupts
 from kvstead.integrations.transformers.families import Way, rope_limit, way_of
 from kvstead.integrations.transformers.layout import model_layout
 from kvstead.integrations.transformers.prompts import Prompt, PromptEncoder, as_prompts
-from kvstead.integrations.transformers.run_statistics import RunStatistics
 from kvstead.integrations.transformers.runner import TransformersRunner
 from kvstead.integrations.transformers.sampling import SamplingParams
 from kvstead.kernels.array_types import IntArray
@@ -228,8 +227,8 @@ class LLM:
             tokens = self._compute(step, interrupts)
             statistics.meter.spend(perf_counter() - began)  # before results change the memory
             outcome = self._scheduler.process(step, tokens)
-            for request in outcome.started:
-                statistics.start(request)
+            statistics.prompt_tokens += sum(request.prompt.size for request in outcome.started)
+            statistics.hit_tokens += sum(request.num_cached for request in outcome.started)
             self._answers.deliver(step, tokens.tolist())
             statistics.num_steps += 1
             statistics.wall_s += perf_counter() - began
