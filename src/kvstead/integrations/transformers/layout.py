@@ -76,13 +76,9 @@ def _of(span: int | None) -> str:
 
 
 def _plain(config: Any) -> dict[str, Any]:
-    """A configuration with the keys of its file.
-
-    `num_hidden_layers` counts layers as transformers does, and a shape that all full layers share has keys of its own,
-    as in Gemma 4's file.
-    """
+    """A configuration with the keys of its file: in Gemma 4's, a shape that all full layers share has its own keys."""
     values: dict[str, Any] = config.to_dict()
-    values.setdefault("num_hidden_layers", config.num_hidden_layers)
+    values.setdefault("num_hidden_layers", config.num_hidden_layers)  # counted as transformers does
     shapes = values.get("per_layer_config") or {}
     whole = {at for at, name in enumerate(values.get("layer_types") or ()) if name == "full_attention"}
     first: dict[str, Any] = next(iter(shapes.values()), {})
