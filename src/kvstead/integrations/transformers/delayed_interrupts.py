@@ -3,7 +3,7 @@
 Python raises `KeyboardInterrupt` between any two lines, so also in the middle of a change to the memory. Here it waits
 for the end of the block, and gets through while a model computes:
 
-    with delayed_interrupts() as interrupts:    # plan
+    with DelayedInterrupts() as interrupts:    # plan
         with interrupts.allowed():              # compute
             ...
         ...                                     # process
@@ -16,24 +16,26 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from types import FrameType
-from typing import Any
+from typing import Any, Self
 
 
 class DelayedInterrupts:
-    """Notes a Ctrl-C, and raises it when interrupts are allowed. Only the main thread ever gets one."""
+    """Delays Ctrl-C until the end of a `with` block. Blocks may be nested: only the outermost raises it.
+
+    Only the main thread ever gets one; in others, and where no interrupt would be raised anyway, this does nothing.
+    """
 
     def __init__(self) -> None:
         is_main = threading.current_thread() is threading.main_thread()
         self._handler: Any = signal.getsignal(signal.SIGINT) if is_main else None
         self._noted: tuple[int, FrameType | None] | None = None
 
-    def delay(self) -> None:
-        """Only note it from now on. Does nothing where no interrupt would be raised anyway."""
+    def __enter__(self) -> Self:
         if callable(self._handler):
             signal.signal(signal.SIGINT, self._note)
+        return self
 
-    def allow(self) -> None:
-        """Handle it as before from now on, and one that was noted at once."""
+    def __exit__(self, *_: object) -> None:
         if callable(self._handler):
             signal.signal(signal.SIGINT, self._handler)
             noted, self._noted = self._noted, None
@@ -42,23 +44,12 @@ class DelayedInterrupts:
 
     @contextmanager
     def allowed(self) -> Iterator[None]:
-        """Handle it as before within this block."""
+        """Handle Ctrl-C as before within this block, and at once one that was noted."""
         try:
-            self.allow()
+            self.__exit__()
             yield
         finally:
-            self.delay()
+            self.__enter__()
 
     def _note(self, number: int, frame: FrameType | None) -> None:
         self._noted = number, frame
-
-
-@contextmanager
-def delayed_interrupts() -> Iterator[DelayedInterrupts]:
-    """Delay Ctrl-C until the end of this block. Blocks may be nested: only the outermost raises it."""
-    interrupts = DelayedInterrupts()
-    interrupts.delay()
-    try:
-        yield interrupts
-    finally:
-        interrupts.allow()

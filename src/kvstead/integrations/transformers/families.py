@@ -20,54 +20,17 @@ class Way(StrEnum):
     WHOLE = "whole"  # as APART, and a prompt is one chunk from its first token on
 
 
-FAMILIES: dict[str, Way] = {
-    **dict.fromkeys(
-        (
-            "cohere2",
-            "deepseek_v2",
-            "deepseek_v3",
-            "exaone4",
-            "gemma2",
-            "gemma3_text",
-            "gemma3n_text",
-            "gemma4_text",
-            "glm4_moe",
-            "gpt2",
-            "gpt_neox",
-            "gpt_oss",
-            "granite",
-            "llama",
-            "llama4_text",
-            "longcat_flash",
-            "minimax_m2",
-            "mistral",
-            "olmo3",
-            "opt",
-            "phi3",
-            "qwen2",
-            "qwen3",
-            "smollm3",
-        ),
-        Way.PACKED,
-    ),
-    **dict.fromkeys(
-        (
-            "bamba",
-            "falcon_h1",
-            "granitemoehybrid",
-            "kimi_linear",
-            "lfm2",
-            "lfm2_moe",
-            "nemotron_h",
-            "olmo_hybrid",
-            "qwen3_5_text",
-            "qwen3_next",
-            "zamba2",
-        ),
-        Way.APART,
-    ),
-    "jamba": Way.WHOLE,
+_NAMES = {
+    Way.PACKED: """
+        cohere2 deepseek_v2 deepseek_v3 exaone4 gemma2 gemma3_text gemma3n_text gemma4_text glm4_moe gpt2 gpt_neox
+        gpt_oss granite llama llama4_text longcat_flash minimax_m2 mistral olmo3 opt phi3 qwen2 qwen3 smollm3
+    """,
+    Way.APART: """
+        bamba falcon_h1 granitemoehybrid kimi_linear lfm2 lfm2_moe nemotron_h olmo_hybrid qwen3_5_text qwen3_next zamba2
+    """,
+    Way.WHOLE: "jamba",
 }
+FAMILIES: dict[str, Way] = {name: way for way, names in _NAMES.items() for name in names.split()}
 """How each family runs, by `model_type`."""
 
 _ONLY_STATES = "it keeps only states, and a manager holds states only beside entries per token"

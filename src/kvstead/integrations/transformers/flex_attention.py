@@ -25,7 +25,7 @@ import torch
 from torch.nn.attention import flex_attention as flex
 
 from kvstead.errors import LayoutError
-from kvstead.integrations.transformers.attention_groups import Group, Jobs, first_read
+from kvstead.integrations.transformers.attention_groups import Group, Jobs, Scoring, first_read
 from kvstead.integrations.transformers.forward_plan import Plan, SidePlan
 from kvstead.kernels.array_types import IntArray
 from kvstead.kernels.arrays import to_device
@@ -107,38 +107,23 @@ class FlexPlan:
     window: flex.BlockMask | None
 
     def attend(
-        self,
-        layer: int | None,
-        query: torch.Tensor,
-        key: torch.Tensor,
-        value: torch.Tensor,
-        scale: float,
-        softcap: float | None,
-        sinks: torch.Tensor | None,
+        self, layer: int | None, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, scoring: Scoring
     ) -> torch.Tensor:
         """The attention output of a layer's packed queries, [heads, tokens, dim]: [tokens, heads, value dim]."""
+        softcap = scoring.softcap
         mask = self.window if self.plan.side(layer) is self.plan.window else self.full
         assert mask is not None, "a side has its mask"
         out, aux = self.call(
             query[None],
             key,
             value,
-            score_mod=None if softcap is None else _bend(softcap),
+            score_mod=None if softcap is None else lambda score, *_: torch.tanh(score / softcap) * softcap,
             block_mask=mask,
-            scale=scale,
+            scale=scoring.scale,
             enable_gqa=True,
             return_aux=flex.AuxRequest(lse=True),
         )
-        if sinks is not None:
-            out = out * torch.sigmoid(aux.lse - sinks.view(1, -1, 1))[..., None].to(
-                out.dtype
-            )  # the weight that sinks leave
+        if scoring.sinks is not None:  # they leave less weight
+            out = out * torch.sigmoid(aux.lse - scoring.sinks.view(1, -1, 1))[..., None].to(out.dtype)
         packed: torch.Tensor = out[0].transpose(0, 1)
         return packed
-
-
-def _bend(softcap: float) -> Callable[..., torch.Tensor]:
-    def bend(score: torch.Tensor, *_: torch.Tensor) -> torch.Tensor:
-        return torch.tanh(score / softcap) * softcap
-
-    return bend

@@ -10,9 +10,9 @@ from dataclasses import dataclass, field
 import torch
 
 from kvstead.engine import KVCacheManager
-from kvstead.integrations.transformers.attention_groups import Group, Jobs, concatenated_ranges, group
+from kvstead.integrations.transformers.attention_groups import Group, Jobs, group
 from kvstead.kernels.arrays import to_device
-from kvstead.model import BOUNDED, LayerCache, Window
+from kvstead.model import BOUNDED, Window
 from kvstead.pools import ArenaKVPool, KVPool
 
 PLAN_KEYWORD = "kvstead_plan"
@@ -65,9 +65,8 @@ class Plan:
 
     def side(self, layer: int | None) -> SidePlan:
         """The side that a layer attends to; where the model has one side only, that one."""
-        if self.full is None or self.window is None:
-            side = self.window if self.full is None else self.full
-        else:
+        side = self.full or self.window
+        if self.full and self.window:
             assert layer is not None, "a module of a model with two sides knows its layer"
             side = self.sides[layer]
         assert side is not None, "a layer that attends has entries"
@@ -80,7 +79,8 @@ def plan_forward(manager: KVCacheManager, jobs: Jobs) -> Plan:
     full = None if manager.pool is None else _plan_side(manager, jobs, None)
     window = None if manager.window_pool is None else _plan_side(manager, jobs, layout.window_rule)
     states = None if manager.state_pool is None else manager.state_slots(jobs.rows)
-    sides = [window if _is_bounded(layer) else full for layer in layout.layers]
+    kinds = [layer.tokens.kind if layer.tokens else layer.shared_kind for layer in layout.layers]
+    sides = [window if kind in BOUNDED else full for kind in kinds]
     return Plan(jobs, full, window, states, sides)
 
 
@@ -88,13 +88,7 @@ def _plan_side(manager: KVCacheManager, jobs: Jobs, window: Window | None) -> Si
     pool = manager.pool if window is None else manager.window_pool
     assert pool is not None, "the side has tensors"
     find = manager.physical_slots if window is None else manager.window_slots
-    slots = manager.table.slots
-    device = manager.allocator.device
+    slots, device = manager.table.slots, manager.allocator.device
     groups, rows, positions = group(jobs, window, device)
-    new = slots[jobs.rows.repeat(jobs.num_new), concatenated_ranges(jobs.starts, jobs.ends)]
+    new = slots[jobs.rows.repeat(jobs.num_new), jobs.positions()]
     return SidePlan(pool, find(to_device(new, device)), find(to_device(slots[rows, positions], device)), groups)
-
-
-def _is_bounded(layer: LayerCache) -> bool:
-    kind = layer.shared_kind if layer.tokens is None else layer.tokens.kind
-    return kind in BOUNDED

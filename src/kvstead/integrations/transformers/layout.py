@@ -17,6 +17,7 @@ _BOUNDS = {
 }
 _GLOBAL_KEYS = {"head_dim": "global_head_dim", "num_key_value_heads": "num_global_key_value_heads"}
 _STATEFUL = {"linear_attention", "conv", "hybrid", "hybrid_sliding"}
+_TOKENLESS = {"linear_attention", "conv", "dummy"}
 
 
 def model_layout(model: PreTrainedModel, *, cache_dtype: str | None = None) -> ModelLayout:
@@ -63,14 +64,11 @@ def require_same_layers(layout: ModelLayout, config: Any) -> None:
 
 
 def _agree(layer: LayerCache, name: str, span: int | None) -> bool:
-    if bool(layer.state) != (name in _STATEFUL):
+    tokens = layer.tokens
+    if bool(layer.state) != (name in _STATEFUL) or (tokens is None) != (name in _TOKENLESS):
         return False
-    if name in {"linear_attention", "conv", "dummy"}:
-        return layer.tokens is None
-    if layer.tokens is None or layer.tokens.span != span:
-        return False
-    bound = layer.tokens.kind if layer.tokens.kind in BOUNDED else None
-    return bound == _BOUNDS.get(name)
+    bound = tokens.kind if tokens and tokens.kind in BOUNDED else None
+    return tokens is None or (tokens.span == span and bound == _BOUNDS.get(name))
 
 
 def _of(span: int | None) -> str:
@@ -78,13 +76,9 @@ def _of(span: int | None) -> str:
 
 
 def _plain(config: Any) -> dict[str, Any]:
-    """A configuration with the keys of its file.
-
-    `num_hidden_layers` counts layers as transformers does, and a shape that all full layers share has keys of its own,
-    as in Gemma 4's file.
-    """
+    """A configuration with the keys of its file: in Gemma 4's, a shape that all full layers share has its own keys."""
     values: dict[str, Any] = config.to_dict()
-    values.setdefault("num_hidden_layers", config.num_hidden_layers)
+    values.setdefault("num_hidden_layers", config.num_hidden_layers)  # counted as transformers does
     shapes = values.get("per_layer_config") or {}
     whole = {at for at, name in enumerate(values.get("layer_types") or ()) if name == "full_attention"}
     first: dict[str, Any] = next(iter(shapes.values()), {})

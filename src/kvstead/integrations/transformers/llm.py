@@ -10,6 +10,7 @@ makes itself: `add` a request, `step` until `is_idle`, `abort`. Each step comput
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections import deque
 from collections.abc import Generator, Iterable, Sequence
 from contextlib import closing
@@ -20,21 +21,22 @@ from typing import Any
 import numpy as np
 import torch
 
-from kvstead.engine import Request, Step
-from kvstead.errors import LayoutError, RequestError
-from kvstead.integrations.transformers.answers import Completion, FinishReason, Piece
+from kvstead.engine import KVCacheManager, Request, Scheduler, Step
+from kvstead.errors import InvalidSize, LayoutError, RequestError
+from kvstead.integrations.transformers.answers import Completion, FinishReason, OpenAnswers, Piece, RunStatistics
 from kvstead.integrations.transformers.checkpoint import Checkpoint, Report, load_checkpoint, silent
-from kvstead.integrations.transformers.delayed_interrupts import DelayedInterrupts, delayed_interrupts
-from kvstead.integrations.transformers.llm_memory import longest_request, make_scheduler
-from kvstead.integrations.transformers.open_answers import OpenAnswers
+from kvstead.integrations.transformers.delayed_interrupts import DelayedInterrupts
+from kvstead.integrations.transformers.families import Way, rope_limit, way_of
+from kvstead.integrations.transformers.layout import model_layout
 from kvstead.integrations.transformers.prompts import Prompt, PromptEncoder, as_prompts
-from kvstead.integrations.transformers.run_statistics import RunStatistics
 from kvstead.integrations.transformers.runner import TransformersRunner
 from kvstead.integrations.transformers.sampling import SamplingParams
 from kvstead.kernels.array_types import IntArray
 from kvstead.kernels.arrays import to_host
+from kvstead.model import ModelLayout
 
 _LAYOUTS = ("static", "unified")
+_LONG = 131_072  # tokens, where the model sets no limit
 
 
 class LLM:
@@ -76,24 +78,24 @@ class LLM:
         if not isinstance(model, Checkpoint):
             model = load_checkpoint(model, dtype=dtype, device=device, report=report)
         self.name, own = model.name, model.model
-        self._scheduler = make_scheduler(
-            own,
+        is_whole, kept = way_of(own.config) is Way.WHOLE, model_layout(own)
+        self.manager = KVCacheManager(
+            kept,
             num_bytes,
             pool_layout=layout,
             page_size=page_size,
             max_requests=max_requests,
-            max_length=max_length,
-            chunk_tokens=chunk_tokens,
-            decode_headroom=decode_headroom,
-            prefix_cache=prefix_cache,
+            max_length=_length_limit(own.config, kept, num_bytes, max_length),
+            prefix_cache=prefix_cache and not is_whole,
+            device=own.device,
         )
-        self.manager = self._scheduler.manager
-        self.max_length = longest_request(self._scheduler)
+        if is_whole:  # a step takes all prompts that the memory holds together, and cuts none of them
+            chunk_tokens = max(chunk_tokens, self.manager.num_slots)
+        self._scheduler = Scheduler(self.manager, chunk_tokens=chunk_tokens, decode_headroom=decode_headroom)
+        self.max_length = _longest_request(self._scheduler)
         self._encoder = PromptEncoder(model.tokenizer, own.config.vocab_size)
-        self._statistics = RunStatistics(self.manager, own)
-        self._answers = OpenAnswers(model, self._statistics)
+        self._answers = OpenAnswers(model, RunStatistics(self.manager))
         self._runner = TransformersRunner(own, self.manager, sample=self._answers.sampler, attention=attention)
-        self._added: deque[Piece] = deque()  # pieces of requests that came by `add`
 
     # All at once
 
@@ -105,11 +107,8 @@ class LLM:
         params: one for all prompts, or one for each. A prompt that cannot be served gets a rejected completion, which
         says why. An interrupt aborts all of them. Raises `RequestError` when the numbers of params and prompts differ.
         """
-        completions = {}
         with closing(self.stream(prompts, params)) as pieces:
-            for piece in pieces:
-                if piece.completion is not None:
-                    completions[piece.index] = piece.completion
+            completions = {piece.index: piece.completion for piece in pieces if piece.completion is not None}
         return [completions[index] for index in sorted(completions)]
 
     def stream(
@@ -131,7 +130,7 @@ class LLM:
         begun: list[int] = []
         try:
             for index, (prompt, each) in enumerate(zip(prompts, params, strict=True)):
-                with delayed_interrupts():
+                with DelayedInterrupts():
                     begun.append(self._begin(prompt, each, pieces, index))
             num_open = len(begun)
             while num_open:
@@ -141,7 +140,7 @@ class LLM:
                 num_open -= piece.completion is not None
                 yield piece
         finally:
-            with delayed_interrupts():
+            with DelayedInterrupts():
                 for request_id in begun:
                     self.abort(request_id)
 
@@ -149,8 +148,8 @@ class LLM:
 
     def add(self, prompt: Prompt, params: SamplingParams | None = None) -> int:
         """Queue one prompt and return the id of its request. `step` returns its pieces, with the id as their index."""
-        with delayed_interrupts():
-            return self._begin(prompt, params or SamplingParams(), self._added, None)
+        with DelayedInterrupts():
+            return self._begin(prompt, params or SamplingParams(), self._answers.added, None)
 
     def step(self) -> list[Piece]:
         """Compute one step of all requests; returns the pieces of those that came by `add`, also by their abort.
@@ -158,14 +157,13 @@ class LLM:
         A step that fails or is interrupted aborts the requests in it and raises the error.
         """
         self._advance()
-        pieces = list(self._added)
-        self._added.clear()
-        return pieces
+        added = self._answers.added
+        return [added.popleft() for _ in range(len(added))]
 
     def abort(self, request_id: int) -> None:
         """End a request at any time; its last piece says so. Does nothing if it has ended already."""
-        with delayed_interrupts():
-            answer = self._answers.find(request_id)
+        with DelayedInterrupts():
+            answer = self._answers.by_id.get(request_id)
             if answer is not None:
                 self._scheduler.abort(answer.request)
                 self._answers.end(answer, FinishReason.ABORTED)
@@ -173,7 +171,7 @@ class LLM:
     @property
     def is_idle(self) -> bool:
         """Whether there is nothing left to compute, and no piece left for `step` to return."""
-        return self._scheduler.is_idle and not self._added
+        return self._scheduler.is_idle and not self._answers.added
 
     def summary(self) -> dict[str, Any]:
         """What was done and held so far, in the terms of a replay's summary: plain values, no NaN.
@@ -186,7 +184,7 @@ class LLM:
             "layout": self.manager.plan.pool_layout,
             "page_size": self.manager.page_size,
             "cache_dtype": self.manager.layout.options.cache_dtype,
-            **self._statistics.summary(self._scheduler.num_retractions),
+            **self._answers.statistics.summary(self._scheduler.num_retractions),
         }
 
     # A request and a step
@@ -195,10 +193,9 @@ class LLM:
         """Queue a prompt whose pieces go to `pieces`, or reject it; returns the id of its request."""
         answer = self._answers.prepare(params, pieces, index)
         reason = self._queue(answer.request, prompt)
-        self._answers.open(answer)
         request_id = answer.request.request_id
+        self._answers.by_id[request_id] = answer
         if reason:
-            self._statistics.reject(request_id, reason)
             self._answers.end(answer, FinishReason.REJECTED, reason)
         return request_id
 
@@ -221,8 +218,8 @@ class LLM:
     def _advance(self) -> None:
         """Compute a step and queue its pieces. Ctrl-C takes effect while the model computes, or at the end."""
         began = perf_counter()
-        statistics = self._statistics
-        with delayed_interrupts() as interrupts:
+        statistics = self._answers.statistics
+        with DelayedInterrupts() as interrupts:
             step = self._scheduler.schedule()
             if step is None:
                 return
@@ -230,30 +227,46 @@ class LLM:
             tokens = self._compute(step, interrupts)
             statistics.meter.spend(perf_counter() - began)  # before results change the memory
             outcome = self._scheduler.process(step, tokens)
-            for request in outcome.started:
-                statistics.start(request)
+            statistics.prompt_tokens += sum(request.prompt.size for request in outcome.started)
+            statistics.hit_tokens += sum(request.num_cached for request in outcome.started)
             self._answers.deliver(step, tokens.tolist())
             statistics.num_steps += 1
             statistics.wall_s += perf_counter() - began
 
     def _compute(self, step: Step, interrupts: DelayedInterrupts) -> IntArray:
-        """The tokens of a step. An error, or an interrupt, ends the requests in it."""
-        clock = self._statistics.clock
-        in_model = clock.seconds
+        """The tokens of a step. An error, or an interrupt, ends the requests in it and releases their memory."""
+        in_model = self._runner.model_s
         try:
             with interrupts.allowed():
                 pending = self._runner.launch(step)
                 waiting = perf_counter()
                 tokens = to_host(pending.tokens())
         except BaseException as fault:
-            self._give_up(step, f"the step failed: {fault!r}")
+            for answer in self._answers.in_step(step):
+                self._scheduler.abort(answer.request)
+                self._answers.end(answer, FinishReason.ABORTED, f"the step failed: {fault!r}")
+            self._scheduler.process(step, np.zeros(step.rows.size + len(step.chunks), dtype=np.int64))
             raise
-        self._statistics.model_s += clock.seconds - in_model + perf_counter() - waiting
+        self._answers.statistics.model_s += self._runner.model_s - in_model + perf_counter() - waiting
         return tokens
 
-    def _give_up(self, step: Step, reason: str) -> None:
-        """End all requests in a step that was not computed, and release their memory."""
-        for answer in self._answers.in_step(step):
-            self._scheduler.abort(answer.request)
-            self._answers.end(answer, FinishReason.ABORTED, reason)
-        self._scheduler.process(step, np.zeros(step.rows.size + len(step.chunks), dtype=np.int64))
+
+def _longest_request(scheduler: Scheduler) -> int:
+    """Tokens of the longest request that the memory holds by itself, with all kinds of cache."""
+
+    def is_too_long(length: int) -> bool:
+        return bool(scheduler.admission.why_never(Request(0, np.zeros(1, dtype=np.int64), length - 1)))
+
+    manager = scheduler.manager
+    most = min(manager.table.width, manager.num_slots)
+    return bisect_left(range(2, most + 1), x=True, key=is_too_long) + 1
+
+
+def _length_limit(config: Any, layout: ModelLayout, num_bytes: int, max_length: int | None) -> int:
+    """Tokens of the longest request that the model's positions allow and the bytes could hold."""
+    own = min(getattr(config, "max_position_embeddings", _LONG), rope_limit(config))
+    if max_length is not None and not 1 < max_length <= own:
+        raise InvalidSize(f"max_length is {max_length}, and the model's own {own}. Use 2 .. {own}, or leave it out.")
+    token_bytes = layout.full_bytes_per_token
+    fits = num_bytes // token_bytes if token_bytes else own
+    return max(min(own if max_length is None else max_length, fits), 1)

@@ -10,13 +10,7 @@ from __future__ import annotations
 from typing import Any, NoReturn
 
 import torch
-from transformers.cache_utils import (
-    Cache,
-    CacheLayerMixin,
-    DummyLayer,
-    LinearAttentionCacheLayerMixin,
-    LinearAttentionLayer,
-)
+from transformers.cache_utils import Cache, CacheLayerMixin, DummyLayer, LinearAttentionLayer
 
 from kvstead.engine import KVCacheManager
 from kvstead.errors import LayoutError
@@ -58,7 +52,9 @@ class TokenLayer(CacheLayerMixin):
 
     def lazy_initialization(self, *_: Any, **__: Any) -> NoReturn:
         """Raises `LayoutError`: the model would keep more than its layout says, and nothing is allocated here."""
-        raise _unknown(self.index)
+        raise LayoutError(
+            f"layer {self.index} of the model keeps more than its layout says. Make the layout by `model_layout`."
+        )
 
     def get_mask_sizes(self, query_length: int) -> tuple[int, int]:
         """The sizes for an empty cache, as no mask is built."""
@@ -97,9 +93,7 @@ class StateLayer(LinearAttentionLayer):
             self.recurrent_states[0] = self._state
             self.is_recurrent_states_initialized[0] = True
 
-    def lazy_initialization(self, *_: Any, **__: Any) -> NoReturn:
-        """Raises `LayoutError`, as `TokenLayer.lazy_initialization` does."""
-        raise _unknown(self.index)
+    lazy_initialization = TokenLayer.lazy_initialization
 
     def commit(self) -> None:
         """Write the states of the pass back into the pool."""
@@ -139,20 +133,12 @@ class PooledCache(Cache):
             layer.commit()
 
 
-def _layer(
-    manager: KVCacheManager, plan: Plan, layer: LayerCache
-) -> CacheLayerMixin | LinearAttentionCacheLayerMixin | DummyLayer:
+def _layer(manager: KVCacheManager, plan: Plan, layer: LayerCache) -> TokenLayer | StateLayer | DummyLayer:
     parts = manager.state_pool.parts[layer.index] if manager.state_pool else {}
     if parts:
         kind = StateLayer if layer.tokens is None else HybridLayer
         return kind(plan, layer.index, parts)
     return DummyLayer() if layer.tokens is None else TokenLayer(plan, layer.index)
-
-
-def _unknown(index: int) -> LayoutError:
-    return LayoutError(
-        f"layer {index} of the model keeps more than its layout says. Make the layout by `model_layout`."
-    )
 
 
 def _token_major(states: torch.Tensor) -> torch.Tensor:

@@ -24,7 +24,7 @@ Prompt: TypeAlias = str | Sequence[int] | np.ndarray | torch.Tensor | Sequence[M
 
 def as_prompts(prompts: Prompt | Iterable[Prompt]) -> list[Prompt]:
     """One prompt, or several, as a list of prompts."""
-    several: list[Any] = list(prompts) if _has_parts(prompts) else [prompts]
+    several = _parts(prompts)
     is_one = bool(several) and all(_is_token(part) or isinstance(part, Mapping) for part in several)
     return [several] if is_one else several
 
@@ -57,7 +57,7 @@ class PromptEncoder:
     def _ids(self, prompt: Prompt) -> Any:
         if isinstance(prompt, str):
             return self._text_ids(prompt)
-        parts: list[Any] = list(prompt) if _has_parts(prompt) else [prompt]
+        parts = _parts(prompt)
         if all(_is_token(part) for part in parts):
             return [int(part) for part in parts]
         if not all(map(_is_message, parts)):
@@ -87,11 +87,10 @@ class PromptEncoder:
         return found["input_ids"]
 
 
-def _has_parts(value: Any) -> bool:
-    """Whether it is a sequence of parts. A text, bytes or a message has none that could be prompts."""
-    return (
-        isinstance(value, Iterable) and not isinstance(value, str | bytes | Mapping) and getattr(value, "ndim", 1) > 0
-    )
+def _parts(value: Any) -> list[Any]:
+    """The parts of a sequence, or one value. A text, bytes or a message has no parts that could be prompts."""
+    is_one = not isinstance(value, Iterable) or isinstance(value, str | bytes | Mapping)
+    return [value] if is_one or getattr(value, "ndim", 1) == 0 else list(value)
 
 
 def _is_token(part: Any) -> bool:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Sequence
+from time import perf_counter
+from typing import Any
 
 import numpy as np
 import torch
@@ -36,9 +38,10 @@ class TransformersRunner:
     token is for position `ends` of the job's row, and is ignored in the middle of a prompt. attention: "sdpa", one call
     for each group of similar lengths, or "flex", one call of FlexAttention for all, which is for CUDA.
 
-    `families` says how a family runs. Raises `LayoutError` for a family that does not, for a manager without storage or
-    for another layout, for rows longer than the model's positions allow, and for an attention that is unknown or does
-    not run on the manager's device.
+    num_passes, model_s: forward passes so far, and the seconds in their calls; on an accelerator a call returns before
+    its work is done. `families` says how a family runs. Raises `LayoutError` for a family that does not, for a manager
+    without storage or for another layout, for rows longer than the model's positions allow, and for an attention that
+    is unknown or does not run on the manager's device.
     """
 
     def __init__(
@@ -54,9 +57,12 @@ class TransformersRunner:
         require_same_layers(manager.layout, config)
         _require_fit(model, manager)
         self._device = manager.allocator.device
-        self._flex = _flex_of(attention, self._device)
+        if attention not in {"sdpa", "flex"}:
+            raise LayoutError(f"attention is {attention!r}. Use 'sdpa' or 'flex'.")
+        self._flex = FlexAttention(self._device) if attention == "flex" else None
         self.model, self.manager, self.sample = model, manager, sample
         self.num_passes = 0
+        self.model_s = 0.0
         self._packing_limit = packing_limit(config)
         self._next = torch.zeros(manager.table.num_rows + 1, dtype=torch.int64, device=self._device)
         self._keeps_some = "logits_to_keep" in inspect.signature(model.forward).parameters
@@ -91,13 +97,8 @@ class TransformersRunner:
     def _passes(self, jobs: Jobs, num_decoding: int) -> Sequence[IntArray]:
         """The jobs of each forward pass, in the order in which their tokens are packed."""
         order = jobs.order()
-        if self.way is Way.PACKED:
-            is_alone = jobs.ends[order] > self._packing_limit
-            together = order[~is_alone]
-            alone = order[is_alone]
-        else:
-            together = order[order < num_decoding]
-            alone = order[order >= num_decoding]
+        is_alone = jobs.ends[order] > self._packing_limit if self.way is Way.PACKED else order >= num_decoding
+        together, alone = order[~is_alone], order[is_alone]
         return [*([together] if together.size else []), *alone.reshape(-1, 1)]
 
     def _forward(self, jobs: Jobs, tokens: torch.Tensor) -> torch.Tensor:
@@ -107,16 +108,15 @@ class TransformersRunner:
         cache = PooledCache(self.manager, plan)
         is_column = self.way is not Way.PACKED and tokens.numel() == jobs.rows.size
         shape = (-1, 1) if is_column else (1, -1)
-        last = to_device(jobs.last_tokens, self._device)
-        keywords = {"logits_to_keep": last} if self._keeps_some and not is_column else {}
+        positions = to_device(jobs.positions(), self._device).view(shape)
+        last = to_device(np.cumsum(jobs.num_new) - 1, self._device)
+        keywords: dict[str, Any] = {"logits_to_keep": last} if self._keeps_some and not is_column else {}
+        keywords[PLAN_KEYWORD] = self._flex.plan(plan, self.manager.layout.window_rule) if self._flex else plan
+        began = perf_counter()
         logits = self.model(
-            input_ids=tokens.view(shape),
-            position_ids=to_device(jobs.positions(), self._device).view(shape),
-            cache=cache,
-            use_cache=True,
-            **{PLAN_KEYWORD: plan if self._flex is None else self._flex.plan(plan, self.manager.layout.window_rule)},
-            **keywords,
+            input_ids=tokens.view(shape), position_ids=positions, cache=cache, use_cache=True, **keywords
         ).logits
+        self.model_s += perf_counter() - began
         cache.commit()
         flat: torch.Tensor = logits.flatten(0, 1)
         return flat if flat.shape[0] == last.numel() else flat[last]
@@ -152,12 +152,6 @@ def _require_whole(step: Step) -> None:
                 "this family must compute a prompt whole. Give the manager prefix_cache=False, and the scheduler "
                 "chunk_tokens for the longest request and all rows that decode beside it."
             )
-
-
-def _flex_of(attention: str, device: torch.device) -> FlexAttention | None:
-    if attention not in {"sdpa", "flex"}:
-        raise LayoutError(f"attention is {attention!r}. Use 'sdpa' or 'flex'.")
-    return FlexAttention(device) if attention == "flex" else None
 
 
 def _require_fit(model: PreTrainedModel, manager: KVCacheManager) -> None:
