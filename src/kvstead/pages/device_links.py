@@ -10,7 +10,7 @@ import torch
 
 
 class DeviceLinks:
-    """The linked pages of pages 1 .. `num_pages`. `table` is the same tensor for ever; no call reads anything back."""
+    """The linked pages of pages 1 .. `num_pages`. `table` stays the same tensor; no call reads anything back."""
 
     __slots__ = ("num_pages", "table")
 

@@ -24,7 +24,7 @@ class LinkedPool:
     """`pool`, and which of its pages is linked to each of the pages in `pages`, the table of the first pool.
 
     name: what messages call the pages of `pool`, as "window". linked: int64[num_pages + 2], the linked page of each
-    page of the first pool, 0 for none, and -1 at the end. The same array for ever; only the methods write to it.
+    page of the first pool, 0 for none, and -1 at the end. It stays the same array; only the methods write to it.
     """
 
     __slots__ = ("linked", "name", "pages", "pool")
