@@ -84,10 +84,9 @@ def _parse(source: str, number: int, line: str) -> PromptRequest:
 
 
 def _is_chat(messages: object) -> bool:
-    return isinstance(messages, list) and bool(messages) and all(map(_is_message, messages))
-
-
-def _is_message(message: object) -> bool:
-    if not isinstance(message, dict) or message.keys() != {"role", "content"}:
+    if not isinstance(messages, list) or not messages:
         return False
-    return all(map(is_text, message.values()))
+    return all(
+        isinstance(message, dict) and message.keys() == {"role", "content"} and all(map(is_text, message.values()))
+        for message in messages
+    )

@@ -70,15 +70,19 @@ class ReplayArguments:
         require_one("--gpu", "--step-ms", [self.gpu, self.step_ms])
         require_one("--serial", "--overlap", [self.serial or None, self.overlap or None])
         require_one("--window-ratio", "--expected-length", [self.window_ratio, self.expected_length])
-        _require_above_zero("--step-ms", self.step_ms)
-        _require_above_zero("--window-ratio", self.window_ratio)
+        for name, value in (("--step-ms", self.step_ms), ("--window-ratio", self.window_ratio)):
+            if value is not None and not value > 0:
+                raise typer.BadParameter(f"{value} is not above 0.", param_hint=f"'{name}'")
         dividing = {
             "--slots": self.num_slots,
             "--window-ratio": self.window_ratio,
             "--expected-length": self.expected_length,
             "--state-slots": self.num_states,
         }
-        _require_static(self.layout, [name for name, value in dividing.items() if value is not None])
+        given = " / ".join(name for name, value in dividing.items() if value is not None)
+        if self.layout is not Layout.STATIC and given:
+            fault = f"layout {self.layout} divides nothing. Give --memory alone, or use --layout static."
+            raise typer.BadParameter(fault, param_hint=given)
 
     def options(self) -> ReplayOptions:
         """What to replay on what. Raises `InvalidSize` for a memory that is no size."""
@@ -106,18 +110,3 @@ def replay(arguments: ReplayArguments) -> None:
 
     if replay_and_report(options, folder=arguments.out, as_json=arguments.json):
         raise typer.Exit(EXIT_INTERRUPTED)
-
-
-def _require_static(layout: Layout, dividing: list[str]) -> None:
-    """Refuse options that divide the memory, by their names, in a layout that does not divide it."""
-    if layout is not Layout.STATIC and dividing:
-        raise typer.BadParameter(
-            f"layout {layout} divides nothing. Give --memory alone, or use --layout static.",
-            param_hint=" / ".join(dividing),
-        )
-
-
-def _require_above_zero(name: str, value: float | None) -> None:
-    """Refuse an option's value that is given and not above 0."""
-    if value is not None and not value > 0:
-        raise typer.BadParameter(f"{value} is not above 0.", param_hint=f"'{name}'")

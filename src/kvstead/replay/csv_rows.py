@@ -70,16 +70,13 @@ class BurstGPTRows:
         time, *counts = self._table.cells(number, line)
         prompt, output, total = (self._table.count(number, text) for text in counts)
         fault = "" if prompt + output == total else f"{prompt} + {output} tokens do not add up to the total of {total}"
-        return Row(number, self._seconds(number, time), prompt, output, fault=fault)
-
-    def _seconds(self, number: int, text: str) -> float:
         try:
-            seconds = float(text)
+            seconds = float(time)
         except ValueError:
             seconds = math.nan
         if not 0 <= seconds < MAX_TICKS:
-            malformed(self._source, number, "a timestamp in seconds, 0 or more", text)
-        return seconds
+            malformed(self._source, number, "a timestamp in seconds, 0 or more", time)
+        return Row(number, seconds, prompt, output, fault=fault)
 
 
 def columns_of(header: str) -> list[str]:

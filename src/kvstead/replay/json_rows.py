@@ -79,13 +79,11 @@ def _row(source: str, number: int, record: dict[str, Any]) -> Row:
     timestamp = record.get("timestamp")
     if not (type(timestamp) is int or type(timestamp) is float) or not 0 <= timestamp < MAX_TICKS:
         malformed(source, number, "a `timestamp` of 0 or more", timestamp)
-    prompt_len = record.get("input_length")
-    if type(prompt_len) is not int or not 0 <= prompt_len <= MAX_TOKENS:
-        malformed(source, number, f"an integer `input_length` of 0 to {MAX_TOKENS}", prompt_len)
-    output_len = record.get("output_length")
-    if type(output_len) is not int or not 0 <= output_len <= MAX_TOKENS:
-        malformed(source, number, f"an integer `output_length` of 0 to {MAX_TOKENS}", output_len)
+    for key in ("input_length", "output_length"):
+        length = record.get(key)
+        if type(length) is not int or not 0 <= length <= MAX_TOKENS:
+            malformed(source, number, f"an integer `{key}` of 0 to {MAX_TOKENS}", length)
     block_ids = record.get("hash_ids")
     if type(block_ids) is not list or not set(map(type, block_ids)) <= {int}:
         malformed(source, number, "`hash_ids`, a list of integers", block_ids)
-    return Row(number, timestamp, prompt_len, output_len, block_ids)
+    return Row(number, timestamp, record["input_length"], record["output_length"], block_ids)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from itertools import chain
 from pathlib import Path
@@ -34,16 +34,18 @@ class TraceFormat:
 
 _FORMATS = {
     "qwen": TraceFormat(lambda line: "chat_id" in _keys(line), lambda source, *_: QwenRows(source), 0),
-    "mooncake": TraceFormat(
-        lambda line: "hash_ids" in _keys(line) and "chat_id" not in _keys(line),
-        lambda source, *_: MooncakeRows(source),
-        0,
-    ),
+    # The order decides: a line of Qwen-Bailian has `hash_ids` too.
+    "mooncake": TraceFormat(lambda line: "hash_ids" in _keys(line), lambda source, *_: MooncakeRows(source), 0),
     "azure": TraceFormat(lambda line: set(AZURE_COLUMNS) <= set(columns_of(line)), AzureRows, 1),
     "burstgpt": TraceFormat(lambda line: set(BURSTGPT_COLUMNS) <= set(columns_of(line)), BurstGPTRows, 1),
 }
 
 TRACE_FORMATS = tuple(_FORMATS)
+_EXPECTED_FORMATS = (
+    "JSON Lines with `hash_ids` (Mooncake, Qwen-Bailian), or CSV with the header "
+    "TIMESTAMP,ContextTokens,GeneratedTokens (Azure) or "
+    "Timestamp,Model,Request tokens,Response tokens,Total tokens,Log Type (BurstGPT)"
+)
 
 
 def read_trace(path: str | Path, *, format: str | None = None) -> Trace:  # noqa: A002 - the field's own name
@@ -64,22 +66,19 @@ def read_trace(path: str | Path, *, format: str | None = None) -> Trace:  # noqa
     lines = ((number, line) for number, line in enumerate(read_lines(path), start=1) if line and not line.isspace())
     first = next(lines, None)
     if first is None:
-        raise TraceError(f"{source} is empty. Expected a trace: {_expected_formats()}.")
-    name = format or _detect(source, *first)
+        raise TraceError(f"{source} is empty. Expected a trace: {_EXPECTED_FORMATS}.")
+    name = format or next((name for name, candidate in _FORMATS.items() if candidate.matches(first[1])), None)
+    if name is None:
+        malformed(source, first[0], f"the first line of a trace ({_EXPECTED_FORMATS})", first[1])
     if name not in _FORMATS:
         raise TraceError(f"{name!r} is not a trace format. Use one of {', '.join(TRACE_FORMATS)}.")
     chosen = _FORMATS[name]
     parser = chosen.parser(source, *first)
     rows = lines if chosen.num_header_lines else chain([first], lines)
     columns = _Columns(source, parser)
-    for row in _parsed(rows, parser):
-        columns.add(row)
+    for number, line in rows:
+        columns.add(parser.parse(number, line))
     return columns.trace("standard input" if source == "standard input" else Path(path).name, name)
-
-
-def _parsed(lines: Iterator[tuple[int, str]], parser: RowParser) -> Iterator[Row]:
-    parse = parser.parse
-    return (parse(number, line) for number, line in lines)
 
 
 @dataclass(slots=True)
@@ -120,7 +119,7 @@ class _Columns:
         num = len(self.timestamps)
         if num == 0:
             reason = f"all {len(self.problems)} rows are inconsistent" if self.problems else "it has no rows"
-            hint = f"The first: {self.problems[0]}" if self.problems else f"Expected {_expected_formats()}."
+            hint = f"The first: {self.problems[0]}" if self.problems else f"Expected {_EXPECTED_FORMATS}."
             raise TraceError(f"{self.source} holds no request: {reason}. {hint}")
         return by_arrival(
             name=name,
@@ -149,22 +148,6 @@ def _fault(row: Row, block_size: int) -> str:
     if row.output_len == 0:
         return "there is no token to generate"
     return ""
-
-
-def _detect(source: str, number: int, line: str) -> str:
-    """The name of the format that the first line belongs to."""
-    found = next((name for name, candidate in _FORMATS.items() if candidate.matches(line)), None)
-    if found is None:
-        malformed(source, number, f"the first line of a trace ({_expected_formats()})", line)
-    return found
-
-
-def _expected_formats() -> str:
-    return (
-        "JSON Lines with `hash_ids` (Mooncake, Qwen-Bailian), or CSV with the header "
-        "TIMESTAMP,ContextTokens,GeneratedTokens (Azure) or "
-        "Timestamp,Model,Request tokens,Response tokens,Total tokens,Log Type (BurstGPT)"
-    )
 
 
 def _keys(line: str) -> frozenset[str]:

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import numpy as np
 
 from kvstead.engine import KVCacheManager, Request
 from kvstead.engine.meter import MemoryMeter, bytes_by_kind
-from kvstead.engine.stats import FULL_SIDE, STATE_SIDE, WINDOW_SIDE, MemoryStats
+from kvstead.engine.stats import FULL_SIDE, STATE_SIDE, WINDOW_SIDE
 from kvstead.replay.result import (
     Figures,
     Latencies,
@@ -52,6 +50,7 @@ class Recorder:
         self._meter = MemoryMeter(manager)
         self.spend = self._meter.spend  # the meter's own method, to save a call
         self._arrivals = trace.arrivals.copy()
+        self.num_requests = len(trace)
         self._first = np.full(len(trace), np.nan)
         self._last = np.full(len(trace), np.nan)
         self._generated = np.zeros(len(trace), dtype=np.int64)
@@ -65,11 +64,6 @@ class Recorder:
         self._prompt_tokens = 0
         self.num_steps = 0
         self.num_finished = 0
-
-    @property
-    def num_requests(self) -> int:
-        """The number of requests in the trace."""
-        return len(self._trace)
 
     @property
     def num_done(self) -> int:
@@ -113,7 +107,7 @@ class Recorder:
         figures = Figures(
             page_size=self._manager.page_size,
             requests=RequestFigures(
-                total=len(self._trace),
+                total=self.num_requests,
                 finished=self.num_finished,
                 rejected=len(self._rejections),
                 retracted=retracted,
@@ -180,18 +174,13 @@ class Recorder:
         stats = self._manager.stats()
         counts = (self._clock, running, waiting, self.num_finished)
         held = (stats.live, stats.cached, stats.free)
-        self._timeline.append((*counts, *held, self._hit_tokens, self._prompt_tokens, *_bytes_of_sides(stats)))
+        columns = ((stats.by_side.get(side), state) for side, states in _SIDE_COLUMNS.items() for state in states)
+        of_sides = (getattr(side, state, 0) for side, state in columns)  # 0 for a side that the memory does not have
+        self._timeline.append((*counts, *held, self._hit_tokens, self._prompt_tokens, *of_sides))
         if len(self._timeline) >= 2 * _TIMELINE_POINTS:
             self._timeline = self._timeline[::2]
             self._gap = max(2 * self._gap, self._clock / _TIMELINE_POINTS)  # steps may be longer than the gap
         self._next_sample = self._clock + self._gap
-
-
-def _bytes_of_sides(stats: MemoryStats) -> Iterator[int]:
-    """The values of `_SIDE_COLUMNS`, 0 for a side that the memory does not have."""
-    for side, states in _SIDE_COLUMNS.items():
-        found = stats.by_side.get(side)
-        yield from (0 if found is None else getattr(found, state) for state in states)
 
 
 def _per(amount: float, count: float) -> float:

@@ -64,7 +64,8 @@ def step_cost(options: ReplayOptions, layout: ModelLayout) -> StepCost:
 def _manager(options: ReplayOptions, layout: ModelLayout, trace: Trace) -> KVCacheManager:
     lengths = trace.prompt_lens + trace.output_lens
     expected_length = options.expected_length
-    if options.layout is Layout.STATIC and _is_divided(layout) and options.window_ratio is None:
+    has_several_sides = layout.full_bytes_per_token > 0 and (layout.window is not None or layout.state_bytes > 0)
+    if options.layout is Layout.STATIC and has_several_sides and options.window_ratio is None:
         expected_length = expected_length or round(float(lengths.mean()))
     return KVCacheManager(
         layout,
@@ -81,8 +82,3 @@ def _manager(options: ReplayOptions, layout: ModelLayout, trace: Trace) -> KVCac
         max_length=int(lengths.max()),
         storage=False,
     )
-
-
-def _is_divided(layout: ModelLayout) -> bool:
-    """Whether a static layout has several sides to divide the memory among."""
-    return layout.full_bytes_per_token > 0 and (layout.window is not None or layout.state_bytes > 0)

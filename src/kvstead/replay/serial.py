@@ -18,7 +18,6 @@ from kvstead.replay.trace import Trace
 
 _NO_ROWS: IntArray = np.empty(0, dtype=np.int64)
 _STRETCHES_PER_WINDOW = 8  # a stretch holds its own tokens beside the window: an eighth more than decoding does
-
 _REQUESTS_BETWEEN_REPORTS = 32
 
 

@@ -57,16 +57,8 @@ class Progress:
     @classmethod
     def of(cls, manager: KVCacheManager, recorder: Recorder, clock_s: float, waiting: int, running: int) -> Progress:
         """The progress at `clock_s`, from what the manager holds and the recorder counted."""
-        stats = manager.stats()
-        return cls(
-            clock_s=clock_s,
-            done=recorder.num_done,
-            total=recorder.num_requests,
-            running=running,
-            waiting=waiting,
-            held_bytes=stats.live + stats.cached,
-            total_bytes=stats.total_bytes,
-        )
+        stats, done, total = manager.stats(), recorder.num_done, recorder.num_requests
+        return cls(clock_s, done, total, running, waiting, stats.live + stats.cached, stats.total_bytes)
 
 
 class Stopwatch:

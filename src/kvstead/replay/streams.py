@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 import zlib
 from collections.abc import Callable, Iterator
+from contextlib import nullcontext
 from pathlib import Path
 from typing import BinaryIO, Protocol
 
@@ -45,8 +46,9 @@ def read_lines(path: str | Path) -> Iterator[str]:
     name = source_name(path)
     number = 0
     try:
-        for number, line in enumerate(_split(_plain_chunks(path)), start=1):
-            yield line.decode("utf-8-sig" if number == 1 else "utf-8").removesuffix("\r")
+        with nullcontext(sys.stdin.buffer) if str(path) == STANDARD_INPUT else Path(path).open("rb") as stream:
+            for number, line in enumerate(_split(_decompressed(stream)), start=1):
+                yield line.decode("utf-8-sig" if number == 1 else "utf-8").removesuffix("\r")
     except UnicodeDecodeError as error:
         raise TraceError(
             f"{name}, line {number}: expected UTF-8 text, found byte {error.object[error.start]:#04x}. "
@@ -56,15 +58,6 @@ def read_lines(path: str | Path) -> Iterator[str]:
         raise TraceError(f"{name}: compressed data is damaged ({error}). Fetch the file again.") from error
     except OSError as error:
         raise TraceError(f"{name} cannot be read ({error.strerror}). Check the path and its permissions.") from error
-
-
-def _plain_chunks(path: str | Path) -> Iterator[bytes]:
-    """The source's bytes, decompressed."""
-    if str(path) == STANDARD_INPUT:
-        yield from _decompressed(sys.stdin.buffer)
-    else:
-        with Path(path).open("rb") as stream:
-            yield from _decompressed(stream)
 
 
 def _decompressed(stream: BinaryIO) -> Iterator[bytes]:

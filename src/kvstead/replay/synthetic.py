@@ -114,9 +114,6 @@ class _Draw:
             yield start
             start += self.random.gammavariate(1 / burstiness, burstiness / rate)
 
-    def one_in(self, mean: float) -> bool:
-        return self.random.random() * mean < 1
-
 
 @dataclass(frozen=True, slots=True)
 class _Chat:
@@ -142,7 +139,7 @@ class _Chat:
         while length <= self.max_prompt_tokens:
             output_len = self.draw.tokens(self.output_tokens, MAX_TOKENS)
             yield _Request(round(clock * 1000), length, output_len, self._blocks(session, system, turn, length))
-            if self.draw.one_in(self.turns):
+            if self.draw.random.random() * self.turns < 1:
                 return
             length += output_len + self.draw.tokens(self.user_tokens, MAX_TOKENS)
             clock += output_len * _SECONDS_PER_OUTPUT_TOKEN + self.draw.lognormal(self.think_seconds)

@@ -7,23 +7,19 @@ from collections.abc import Iterable
 
 from rich import box
 from rich.markup import escape
-from rich.table import Table
+from rich.table import Column, Table
 
-from kvstead.model import CacheKind, LayerCache, ModelLayout
+from kvstead.model import CacheKind, ModelLayout
 from kvstead.model.compute import ComputeProfile
+from kvstead.report.table import figures
 from kvstead.report.units import format_bytes, format_count
 
 
 def models_table(models: Iterable[tuple[ModelLayout, str]]) -> Table:
     """One line per model. models: layouts, each with the source of its numbers."""
-    table = Table(box=box.SIMPLE_HEAD)
-    table.add_column("model", no_wrap=True, style="bold")
-    table.add_column("layers")
-    table.add_column("bytes per token", no_wrap=True)
-    table.add_column("window", justify="right")
-    table.add_column("state bytes", justify="right")
-    table.add_column("replayed")
-    table.add_column("evidence")
+    name, token_bytes = Column("model", no_wrap=True, style="bold"), Column("bytes per token", no_wrap=True)
+    window, state_bytes = Column("window", justify="right"), Column("state bytes", justify="right")
+    table = Table(name, "layers", token_bytes, window, state_bytes, "replayed", "evidence", box=box.SIMPLE_HEAD)
     for layout, source in models:
         table.add_row(
             layout.name,
@@ -39,11 +35,7 @@ def models_table(models: Iterable[tuple[ModelLayout, str]]) -> Table:
 
 def model_table(layout: ModelLayout, profile: ComputeProfile, source: str) -> Table:
     """Everything about one model, one figure per line."""
-    table = Table(
-        title=escape(layout.name), title_justify="left", title_style="bold", box=box.SIMPLE_HEAD, show_header=False
-    )
-    table.add_column(style="bold", no_wrap=True)
-    table.add_column()
+    table = figures((), title=escape(layout.name))
     table.add_row("layers", layers_by_kind(layout))
     table.add_row("bytes per token", token_bytes_by_kind(layout) or "none")
     if layout.window is not None:
@@ -51,8 +43,7 @@ def model_table(layout: ModelLayout, profile: ComputeProfile, source: str) -> Ta
     if layout.state_bytes:
         table.add_row("state", f"{format_count(layout.state_bytes)} bytes a sequence")
     for num_tokens in (1024, 32_768, 131_072):
-        num_bytes = layout.sequence_bytes(num_tokens)
-        table.add_row(f"{format_count(num_tokens)} tokens hold", format_bytes(num_bytes))
+        table.add_row(f"{format_count(num_tokens)} tokens hold", format_bytes(layout.sequence_bytes(num_tokens)))
     table.add_row("parameters", f"{profile.total_params / 1e9:.2f} billion, {profile.active_params / 1e9:.2f} a token")
     table.add_row("replayed", "yes" if layout.is_manageable else "no: states alone are sized, not managed")
     table.add_row("entries in", layout.options.cache_dtype)
@@ -64,14 +55,10 @@ def model_table(layout: ModelLayout, profile: ComputeProfile, source: str) -> Ta
 
 def layers_by_kind(layout: ModelLayout) -> str:
     """Layers by what they cache: `26 window + 4 full + 10 sharing`."""
-    counts = Counter(_what_it_keeps(layer) for layer in layout.layers)
+    counts = Counter(
+        " with ".join(layer.kinds) or ("none" if layer.shared_kind is None else "sharing") for layer in layout.layers
+    )
     return " + ".join(f"{count} {what}" for what, count in counts.most_common())
-
-
-def _what_it_keeps(layer: LayerCache) -> str:
-    if layer.kinds:
-        return " with ".join(layer.kinds)
-    return "none" if layer.shared_kind is None else "sharing"
 
 
 def token_bytes_by_kind(layout: ModelLayout) -> str:

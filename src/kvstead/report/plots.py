@@ -66,6 +66,8 @@ def _write(path: Path, summary: Mapping[str, Any], timeline: Timeline, draw: _Dr
     FigureCanvasAgg(figure)
     axes = figure.add_subplot()
     draw(axes, summary, timeline)
+    num_entries = len(axes.get_legend_handles_labels()[1])
+    axes.legend(loc="lower right", bbox_to_anchor=(1, 1), ncols=num_entries, frameon=False, borderaxespad=0.2)
     axes.spines[["top", "right"]].set_visible(False)
     figure.text(0.995, 0.005, _caption(summary), ha="right", va="bottom", fontsize=7, color="0.45", parse_math=False)
     figure.savefig(path)
@@ -76,8 +78,7 @@ def _caption(summary: Mapping[str, Any]) -> str:
     traces = " + ".join(Path(name).name for name in summary["trace"])
     timing = summary["gpu"] or "constant step time"
     sizes = f"{summary['layout']} layout", f"page size {summary['page_size']}"
-    parts = (traces, Path(summary["model"]).name, *sizes, summary["policy"], timing, summary["mode"])
-    text = "  |  ".join(parts)
+    text = "  |  ".join((traces, Path(summary["model"]).name, *sizes, summary["policy"], timing, summary["mode"]))
     return text if len(text) <= _MOST_CAPTION else f"...{text[-_MOST_CAPTION:]}"
 
 
@@ -90,10 +91,6 @@ def _clock(axes: Axes, timeline: Timeline) -> NDArray[np.float64]:
     return clock / scale
 
 
-def _legend(axes: Axes, num_entries: int) -> None:
-    axes.legend(loc="lower right", bbox_to_anchor=(1, 1), ncols=num_entries, frameon=False, borderaxespad=0.2)
-
-
 def _draw_memory(axes: Axes, summary: Mapping[str, Any], timeline: Timeline) -> None:
     total = summary["memory"]["total_bytes"]
     clock = _clock(axes, timeline)
@@ -103,35 +100,26 @@ def _draw_memory(axes: Axes, summary: Mapping[str, Any], timeline: Timeline) -> 
     axes.set_ylim(0, total / _GIB * 1.03)
     axes.set_ylabel("memory (GiB)")
     axes.set_title(f"Memory by state, of {format_bytes(total)}", loc="left")
-    _legend(axes, 4)
 
 
 def _draw_requests(axes: Axes, summary: Mapping[str, Any], timeline: Timeline) -> None:
     clock = _clock(axes, timeline)
-    axes.plot(clock, timeline["running"], color=_LIVE, linewidth=1.2, label="running", drawstyle="steps-post")
-    axes.plot(clock, timeline["waiting"], color=_LINE, linewidth=1.2, label="waiting", drawstyle="steps-post")
+    for name, color in (("running", _LIVE), ("waiting", _LINE)):
+        axes.plot(clock, timeline[name], color=color, linewidth=1.2, label=name, drawstyle="steps-post")
     axes.set_ylim(bottom=0)
     axes.set_ylabel("requests")
     axes.set_title(f"Requests at a time, {summary['requests']['total']:,} in all", loc="left")
-    _legend(axes, 2)
 
 
 def _draw_hit_rate(axes: Axes, summary: Mapping[str, Any], timeline: Timeline) -> None:
     clock, (overall, recent) = _clock(axes, timeline), hit_rates(timeline)
-    axes.plot(
-        clock,
-        recent,
-        color=_CACHED,
-        linewidth=1.2,
-        drawstyle="steps-post",
-        label=f"last {_RECENT_SHARE:.0%} of the clock",
-    )
+    span = f"last {_RECENT_SHARE:.0%} of the clock"
+    axes.plot(clock, recent, color=_CACHED, linewidth=1.2, drawstyle="steps-post", label=span)
     axes.plot(clock, overall, color=_LIVE, linewidth=1.8, drawstyle="steps-post", label="since the start")
     highest = float(np.nan_to_num([overall, recent]).max())
     axes.set_ylim(0, min(100.0, max(10.0, 1.2 * highest)))
     axes.set_ylabel("cached prompt tokens (%)")
     axes.set_title(f"Prefix hit rate by tokens, {summary['prefix']['hit_rate']:.2%} in the end", loc="left")
-    _legend(axes, 2)
 
 
 def hit_rates(timeline: Timeline) -> tuple[NDArray[np.float64], NDArray[np.float64]]:

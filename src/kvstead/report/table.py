@@ -7,7 +7,7 @@ from typing import Any
 
 from rich import box
 from rich.console import Console
-from rich.table import Table
+from rich.table import Column, Table
 
 from kvstead.report.units import format_bytes, format_clock, format_count, format_seconds, format_share
 
@@ -44,11 +44,12 @@ def headline(summary: Mapping[str, Any]) -> str:
     )
 
 
-def figures(lines: Iterable[tuple[str, str]]) -> Table:
+def figures(lines: Iterable[tuple[str, str]], *, title: str | None = None) -> Table:
     """A table of names and texts, one pair per line."""
-    table = Table(box=box.SIMPLE_HEAD, show_header=False)
-    table.add_column(style="bold", no_wrap=True)
-    table.add_column()
+    columns = Column(style="bold", no_wrap=True), Column()
+    table = Table(
+        *columns, title=title, title_justify="left", title_style="bold", box=box.SIMPLE_HEAD, show_header=False
+    )
     for name, text in lines:
         table.add_row(name, text)
     return table
@@ -73,10 +74,11 @@ def _lines(summary: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     if _STATE in memory["by_side"]:
         yield "state copies", format_count(memory["state_copies"])
     if "gap" in memory["by_state"]:
-        moved = f"{format_bytes(memory['bytes_moved'])}, {memory['moves_per_step']:.4g} pages a step"
-        yield "bytes moved", moved
+        yield "bytes moved", f"{format_bytes(memory['bytes_moved'])}, {memory['moves_per_step']:.4g} pages a step"
     yield "memory management", f"{summary['memory_us_per_step']:.1f} us a step, {format_count(summary['steps'])} steps"
-    yield "wall time", f"{format_seconds(summary['wall_s'])}{_pace(summary)}"
+    finished, wall = summary["requests"]["finished"], summary["wall_s"]
+    pace = f", {format_count(finished / wall)} requests/s" if wall else ""
+    yield "wall time", f"{format_seconds(wall)}{pace}"
 
 
 def request_lines(requests: Mapping[str, int]) -> Iterator[tuple[str, str]]:
@@ -104,11 +106,6 @@ def kind_lines(memory: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
 
 def _quantiles(latency: Mapping[str, float | None]) -> str:
     return "   ".join(f"{name} {format_seconds(latency[name])}" for name in _QUANTILES)
-
-
-def _pace(summary: Mapping[str, Any]) -> str:
-    finished, wall = summary["requests"]["finished"], summary["wall_s"]
-    return f", {format_count(finished / wall)} requests/s" if wall else ""
 
 
 def hit_rate(prefix: Mapping[str, Any]) -> str:
@@ -181,8 +178,7 @@ def bytes_by_side(summary: Mapping[str, Any]) -> Table:
         total = side["total_bytes"]
         table.add_column(name, footer=format_bytes(total), justify="right")
         table.add_column("", footer=format_share(total, total), justify="right")
-    states = [state for state in next(iter(by_side.values())) if state != "total_bytes"]
-    for state in states:
+    for state in (name for name in next(iter(by_side.values())) if name != "total_bytes"):
         held = [(side[state], side["total_bytes"]) for side in by_side.values()]
         cells = [text for part, total in held for text in (format_bytes(part), format_share(part, total))]
         table.add_row(state, *cells)

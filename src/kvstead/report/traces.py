@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import asdict
 
 from rich import box
 from rich.markup import escape
-from rich.table import Table
+from rich.table import Column, Table
 
 from kvstead.replay.stats import LengthStats, TraceStats
 from kvstead.report.units import format_clock, format_count, format_share
@@ -14,10 +15,7 @@ from kvstead.report.units import format_clock, format_count, format_share
 
 def traces_table(traces: Sequence[TraceStats]) -> Table:
     """One column per trace, one line per figure, in the order given."""
-    table = Table(box=box.SIMPLE_HEAD)
-    table.add_column(no_wrap=True, style="bold")
-    for stats in traces:
-        table.add_column(escape(stats.name))
+    table = Table(Column(no_wrap=True, style="bold"), *(escape(stats.name) for stats in traces), box=box.SIMPLE_HEAD)
     columns = [dict(_lines(stats)) for stats in traces]
     for name in columns[0]:
         table.add_row(name, *(column[name] for column in columns))
@@ -41,13 +39,10 @@ def _lines(stats: TraceStats) -> Iterator[tuple[str, str]]:
         return
     tokens = format_share(reuse.hit_tokens, reuse.prompt_tokens)
     blocks = format_share(reuse.hit_blocks, reuse.blocks)
-    yield (
-        "reusable",
-        f"{tokens} of prompt tokens ({format_count(reuse.hit_tokens)} of {format_count(reuse.prompt_tokens)})",
-    )
+    hits, prompts = format_count(reuse.hit_tokens), format_count(reuse.prompt_tokens)
+    yield "reusable", f"{tokens} of prompt tokens ({hits} of {prompts})"
     yield "", f"{blocks} of blocks ({format_count(reuse.hit_blocks)} of {format_count(reuse.blocks)})"
 
 
 def _lengths(lengths: LengthStats) -> str:
-    parts = {"mean": lengths.mean, "p50": lengths.p50, "p90": lengths.p90, "p99": lengths.p99, "max": lengths.max}
-    return "  ".join(f"{name} {format_count(value)}" for name, value in parts.items())
+    return "  ".join(f"{name} {format_count(value)}" for name, value in asdict(lengths).items())

@@ -13,8 +13,6 @@ _FACTORS = {
     name.lower(): base**power for base, names in ((1024, _BINARY), (1000, _DECIMAL)) for power, name in enumerate(names)
 }
 _SIZE = re.compile(r"(\d[\d_,]*(?:\.\d+)?)\s*([a-z]*)", re.IGNORECASE | re.ASCII)
-_MINUTE = 60
-_HOUR = 3600
 _MAX_BYTES = 1024**6
 _SECONDS = ((1.0, "s"), (1e-3, "ms"), (1e-6, "us"))
 
@@ -59,8 +57,8 @@ def format_seconds(seconds: float | None) -> str:
 
 def format_clock(seconds: float) -> str:
     """A clock's reading as hours, minutes and seconds: `1:02:03`."""
-    whole = int(seconds)
-    return f"{whole // _HOUR}:{whole % _HOUR // _MINUTE:02d}:{whole % _MINUTE:02d}"
+    minutes, rest = divmod(int(seconds), 60)
+    return f"{minutes // 60}:{minutes % 60:02d}:{rest:02d}"
 
 
 def format_share(part: float, whole: float) -> str:
