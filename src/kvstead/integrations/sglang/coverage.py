@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib import import_module
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any, NamedTuple
@@ -178,6 +178,4 @@ def _load(path: str) -> type:
 def _with_family(finding: Finding, lacking: Mapping[str, str]) -> Finding:
     if finding.fault or finding.seat.family not in lacking:
         return finding
-    return Finding(
-        finding.seat, f"it is replaced only together with {lacking[finding.seat.family]}", finding.theirs, finding.ours
-    )
+    return replace(finding, fault=f"it is replaced only together with {lacking[finding.seat.family]}")
