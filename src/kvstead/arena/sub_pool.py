@@ -31,19 +31,15 @@ class Neighbours(Protocol):
 
     def make_room(self, index: int, grown: int, num_pages: int) -> tuple[int, int] | None:
         """The edges that give pool `index` `grown` pages more, free now; None where `num_pages` have no room."""
-        ...
 
     def note_release(self, index: int, *, shrunk: bool) -> None:
         """Pages of pool `index` have become holes; `shrunk`: its span gave up bytes."""
-        ...
 
     def capacity(self, pools: tuple[str, ...]) -> int:
         """The most pages that each of `pools` can take at once."""
-        ...
 
     def order(self) -> None:
         """Order what is written next behind the last forward pass."""
-        ...
 
 
 class SubPool:

@@ -20,25 +20,20 @@ class DeviceOps(Protocol):
         self, rows: torch.Tensor, last_locs: torch.Tensor, pages: torch.Tensor, page_size: int, num_slots: int
     ) -> torch.Tensor:
         """The new slots of rows that grow."""
-        ...
 
     def decode_slots(
         self, opening: torch.Tensor, last_locs: torch.Tensor, pages: torch.Tensor, page_size: int
     ) -> torch.Tensor:
         """The next slot of every row."""
-        ...
 
     def expand_pages(self, pages: torch.Tensor, page_size: int) -> torch.Tensor:
         """All slots of pages: [pages * page_size], page by page."""
-        ...
 
     def segment_pages(self, slots: torch.Tensor, page_size: int) -> torch.Tensor:
         """The pages of a stretch of a row."""
-        ...
 
     def first_seen(self, slots: torch.Tensor, page_size: int, marks: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """The distinct pages of slots in any order."""
-        ...
 
 
 def extend_slots(

@@ -38,7 +38,6 @@ class StepCost(Protocol):
         attends to, summed. window_tokens_read, window_pairs: the same in layers with a window or chunk; those of the
         other layers do not count them. num_states: rows of the batch whose recurrent state the step reads and writes.
         """
-        ...
 
 
 class FixedCost:

@@ -32,16 +32,13 @@ class RowParser(Protocol):
     @property
     def ticks_per_second(self) -> int:
         """Timestamps per second: 1000 for milliseconds."""
-        ...
 
     @property
     def block_size(self) -> int:
         """Tokens per block id, 0 where the format carries none. Final after the first row."""
-        ...
 
     def parse(self, number: int, line: str) -> Row:
         """The row on line `number`. Raises `TraceError` when it is malformed."""
-        ...
 
 
 def malformed(source: str, number: int, expected: str, found: object) -> NoReturn:
