@@ -44,7 +44,7 @@ def tiny_window_layout(span: int, *, chunked: bool = False, pure: bool = False) 
 
 
 def tiny_manager(num_slots, page_size=1, *, layout=None, **options) -> KVCacheManager:
-    """A manager of so many slots that keeps books only; those of a model of windows alone are window slots."""
+    """A manager of so many slots without storage; those of a model of windows alone are window slots."""
     options = {"max_requests": 16, "max_length": 512, "storage": False, **options}
     return KVCacheManager(layout or tiny_layout(), num_slots=num_slots, page_size=page_size, **options)
 

@@ -56,7 +56,7 @@ def group_pages(allocator, pool):
 
 
 def snapshot(allocator):
-    """All of an allocator's books: states, tags, counts, the free list in order, and the group; and who has a peer."""
+    """All of an allocator: states, tags, counts, the free list in order, the group, and the linked pages."""
     pools = (_snapshot(allocator, pool) for pool in allocator.pools.values())
     return (*pools, plain_window_pages(allocator), plain_device_pages(allocator))
 

@@ -147,7 +147,7 @@ class DevicePair:
 
 
 class DeviceWindowPair(DevicePair):
-    """The same with a window side. The pages at the front of a row may have lost their peers; the last never does."""
+    """The same with a window side. Pages at the front of a row may have lost their window pages, never the last one."""
 
     def __init__(self, host, device, rnd):
         super().__init__(host, device, rnd)

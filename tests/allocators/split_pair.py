@@ -45,32 +45,32 @@ class SplitModel(WindowModel):
         self.loose.difference_update(pages)
 
     def detach(self, slots):
-        """Peers become loose."""
+        """Window pages become loose."""
         pages = {slot // self.page_size for slot in slots}
         self._check_in_pool(sorted(pages))
-        self.loose.update(self.peers.pop(page) for page in pages if page in self.peers)
+        self.loose.update(self.links.pop(page) for page in pages if page in self.links)
 
     def attach(self, slots, window_slots):
-        """Loose pages become peers."""
+        """Loose pages become window pages."""
         if len(slots) != len(window_slots):
             raise InvalidSize(f"{len(slots)} slots")
         size, pairs = self.page_size, {}
         for slot, window_slot in zip(slots, window_slots, strict=True):
-            page, peer = slot // size, window_slot // size
-            if slot % size != window_slot % size or pairs.get(page, peer) != peer:
+            page, linked_page = slot // size, window_slot // size
+            if slot % size != window_slot % size or pairs.get(page, linked_page) != linked_page:
                 raise MisalignedSegment(f"of {size} and offset by offset")
-            pairs[page] = peer
+            pairs[page] = linked_page
         if len(set(pairs.values())) < len(pairs):
             raise MisalignedSegment(f"of {size} and offset by offset")
-        for page, peer in sorted(pairs.items()):
+        for page, linked_page in sorted(pairs.items()):
             self._check_in_pool([page])
             if page not in self.live:
                 raise UseAfterFree(f"page {page} ")
-            if self.peers.get(page, peer) != peer:
+            if self.links.get(page, linked_page) != linked_page:
                 raise WindowTaken(f"page {page} ")
-            if page not in self.peers:
-                self._check_loose(peer)
-        self.peers |= pairs
+            if page not in self.links:
+                self._check_loose(linked_page)
+        self.links |= pairs
         self.loose.difference_update(pairs.values())
 
     def _whole(self, num_tokens, free):
@@ -112,12 +112,12 @@ class SplitPair(WindowPair):
         self._both(lambda: self.model.free_window(window_slots), lambda: self.real.free_window(given), given)
 
     def detach(self, slots, form="list"):
-        """Peers become loose."""
+        """Window pages become loose."""
         given = FORMS[form](list(slots))
         self._both(lambda: self.model.detach(slots), lambda: self.real.detach_windows(given), given)
 
     def attach(self, slots, window_slots, form="list"):
-        """Loose pages become peers."""
+        """Loose pages become window pages."""
         given = [FORMS[form](list(column)) for column in (slots, window_slots)]
         self._both(lambda: self.model.attach(slots, window_slots), lambda: self.real.attach_windows(*given), *given)
 

@@ -1,4 +1,4 @@
-"""An audit finds every kind of damage to the books, wherever it is done."""
+"""An audit finds every kind of damage to states, counts, lists and links."""
 
 import numpy as np
 import pytest
@@ -44,7 +44,7 @@ def forget_group(allocator):
 )
 @pytest.mark.parametrize("order", ORDERS)
 @pytest.mark.parametrize("page_size", PAGE_SIZES)
-def test_damaged_books_do_not_pass_an_audit(page_size, order, damage):
+def test_damaged_states_counts_and_lists_do_not_pass_an_audit(page_size, order, damage):
     """Pages live, freed and parked pass an audit; one state, count, list entry or group changed by hand does not."""
     allocator = PagedAllocator(8 * page_size, page_size, order=order)
     pages = allocator.alloc(8 * page_size).reshape(8, page_size)

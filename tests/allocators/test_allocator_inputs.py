@@ -212,7 +212,7 @@ def test_slots_on_another_device_are_copied_once(monkeypatch):
 
 @pytest.mark.parametrize("cls", [TokenAllocator, lambda size, device: PagedAllocator(size, 4, device=device)])
 def test_slots_are_handed_out_on_the_pools_device(cls):
-    """Results are int64 on the device named, the books stay on the host (`meta` shows where, and carries no data)."""
+    """Results are int64 on the device named, bookkeeping stays on the host (`meta` shows where, and has no data)."""
     allocator = cls(32, device="meta")
     page_size = allocator.page_size
     num_rows = 8 // page_size  # so that each call takes 8 slots

@@ -109,7 +109,7 @@ def test_extend_of_any_number_of_rows_fits_exactly(page_size):
 
 @given(started_rows(), st.booleans())
 def test_decode_is_extend_by_one(started, tagged):
-    """The same slots, and the same books afterwards, tags included."""
+    """The same slots, and the same state afterwards, tags included."""
     allocator, prefix, last = started
     other = deepcopy(allocator)
     seq = [length + 1 for length in prefix]
@@ -120,7 +120,7 @@ def test_decode_is_extend_by_one(started, tagged):
 
 @given(started_rows())
 def test_decoding_rows_of_a_table_is_decoding(started):
-    """Rows of a table grow as rows handed in do: the same slots, tags and books, and the table holds them."""
+    """Rows of a table grow as rows handed in do: the same slots, tags and state, and the table holds them."""
     allocator, lengths, last = started
     other = deepcopy(allocator)
     rows = np.arange(len(lengths))[::-1] + 1
@@ -141,7 +141,7 @@ def test_decoding_rows_of_a_table_is_decoding(started):
 
 @pytest.mark.parametrize("page_size", [size for size in PAGE_SIZES if size > 1])
 def test_rows_of_a_table_fail_as_a_whole(page_size):
-    """A short pool is None, a row whose page is gone raises; table and books stay as they were."""
+    """A short pool is None, a row whose page is gone raises; table and allocator stay as they were."""
     allocator = PagedAllocator(3 * page_size, page_size)
     slots = allocator.alloc(2 * page_size).numpy()
     table = np.zeros((3, page_size + 1), dtype=np.int64)
@@ -181,7 +181,7 @@ def full_pool(page_size, order):
 
 @given(row_stretches(), st.data())
 def test_all_ways_to_free_are_one(drawn, data):
-    """Freeing stretches as segments, all at once, or any slots that touch each of their pages leaves the same books."""
+    """Freeing stretches as segments, all at once, or any slots that touch each of their pages leaves the same state."""
     page_size, order, stretches = drawn
     pools = [full_pool(page_size, order) for _ in range(4)]
     for slots, start in stretches:

@@ -91,7 +91,7 @@ def test_a_refused_free_inside_a_group_keeps_what_was_parked(page_size):
 
 @every_page_size
 def test_an_empty_group_changes_nothing(page_size):
-    """Begin and end with nothing between leave the books alone."""
+    """Begin and end with nothing between change nothing."""
     allocator = PagedAllocator(8 * page_size, page_size)
     allocator.alloc(4 * page_size)
     before = snapshot(allocator)

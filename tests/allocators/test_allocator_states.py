@@ -97,7 +97,7 @@ def free_behind(allocator):
 @every_maker
 @pytest.mark.parametrize("damage", [lose_group, free_behind])
 def test_damaged_states_do_not_pass_an_audit(make, damage):
-    """A group that is gone while a state is parked, a state freed behind the books: the audit says so."""
+    """The audit finds a group that is gone while a state is parked, and a state freed without the allocator."""
     allocator = make(num_states=4)
     states = allocator.states.alloc(3)
     allocator.free_group_begin()

@@ -215,7 +215,7 @@ MISUSE = {
 @pytest.mark.parametrize("misuse", MISUSE)
 @pytest.mark.parametrize("grouped", [False, True])
 def test_what_the_host_sees_is_refused_and_changes_nothing(misuse, grouped):
-    """Misuse that shows in counts and lengths raises at once, with the way out, and leaves the books as they were."""
+    """Misuse that shows in counts and lengths raises at once, with the way out, and changes nothing."""
     call, error = MISUSE[misuse]
     device = DevicePagedAllocator(12, 2)
     device.alloc(6)

@@ -28,7 +28,7 @@ class Transfers:
         self.compare()
 
     def whole(self):
-        """Pages with their peers."""
+        """Pages with their window pages."""
         self.paired += self.both("alloc", self.rng.randint(0, 3) * self.page_size)
 
     def full(self):
@@ -47,20 +47,20 @@ class Transfers:
         self.paired += full
 
     def part(self):
-        """Some pages from their peers, whose slots are asked for first."""
+        """Some pages from their window pages, whose slots are asked for first."""
         pages = self.some(self.paired)
-        peers = self.host.window_slots(self.flat(pages))
-        assert torch.equal(self.device.window_slots(self.flat(pages)), peers)
+        linked_pages = self.host.window_slots(self.flat(pages))
+        assert torch.equal(self.device.window_slots(self.flat(pages)), linked_pages)
         self.both("detach_windows", self.flat([*pages, *self.bare[:1]]))
         self.bare += pages
-        self.loose += self.cut(peers)
+        self.loose += self.cut(linked_pages)
 
     def give(self):
         """Window pages go."""
         self.both("free_window", self.flat(self.some(self.loose)))
 
     def go(self):
-        """Full pages go, with their peers or without."""
+        """Full pages go, with their window pages or without."""
         self.both("free_segment", self.flat(self.some(self.paired)), start_pos=0)
         self.both("free_full_segment", self.flat(self.some(self.bare)), start_pos=0)
 
@@ -73,7 +73,7 @@ class Transfers:
             self.both("free_group_end" if self.host.free_group is not None else "free_group_begin")
 
     def compare(self):
-        """What is free in which order, who is whose peer, and what the group holds."""
+        """What is free in which order, which pages are linked, and what the group holds."""
         host, device = self.host, self.device
         assert device.free_pages().tolist() == host.free_pages().tolist()
         assert device.window_free_pages().tolist() == host.window_free_pages().tolist()
@@ -130,7 +130,7 @@ def test_more_than_is_held_and_unequal_numbers_are_refused():
 
 
 def test_audit_finds_a_window_page_that_nobody_holds_on_the_device():
-    """A live window page that is neither a peer nor loose is lost."""
+    """A live window page that is neither a window page nor loose is lost."""
     allocator = DeviceSplitSWAAllocator(8, 8, 2)
     allocator.alloc_window(4)
     allocator.audit()

@@ -54,7 +54,7 @@ def test_both_sides_or_neither(full, window, call):
 
 
 def start():
-    """Pages 1 to 6, of which 1 and 2 have lost their peers; 7 and 8 are free."""
+    """Pages 1 to 6, of which 1 and 2 have lost their window pages; 7 and 8 are free."""
     device = DeviceSWAAllocator(16, 16, 2, checked=True)
     device.alloc(12)
     device.free_swa_segment([2, 3, 4, 5], start_pos=0)
@@ -63,10 +63,10 @@ def start():
 
 
 FAULTS = {
-    "with a peer that is gone": (lambda d: d.free_segment([6, 7, 4, 5], start_pos=0), DoubleFree, "full page 2"),
-    "a peer twice": (lambda d: d.free_swa_segment([2], start_pos=0), DoubleFree, "full page 1"),
-    "without the peer": (lambda d: d.free_full_segment([2, 3, 6, 7], start_pos=0), AuditError, "full page 3"),
-    "grown without a peer": (lambda d: d.alloc_decode([2], [2]), UseAfterFree, "slot 2, in a page whose window"),
+    "with a window page that is gone": (lambda d: d.free_segment([6, 7, 4, 5], start_pos=0), DoubleFree, "full page 2"),
+    "a window page twice": (lambda d: d.free_swa_segment([2], start_pos=0), DoubleFree, "full page 1"),
+    "without the window page": (lambda d: d.free_full_segment([2, 3, 6, 7], start_pos=0), AuditError, "full page 3"),
+    "grown without a window page": (lambda d: d.alloc_decode([2], [2]), UseAfterFree, "slot 2, in a page whose window"),
     "a full page twice": (lambda d: (d.free([2]), d.free_full([3])), DoubleFree, "page 1 was freed"),
     "a foreign full page": (lambda d: d.free([18]), ForeignPage, "page 9"),
     "a foreign page's window": (lambda d: d.free_swa([8, 18]), ForeignPage, "page 9"),
@@ -77,7 +77,7 @@ FAULTS = {
 @pytest.mark.parametrize("fault", FAULTS)
 @pytest.mark.parametrize("grouped", [False, True])
 def test_an_audit_tells_of_the_first_fault(fault, grouped):
-    """A caller who is wrong about peers hears of it at the next audit, with the page."""
+    """A caller who is wrong about window pages hears of it at the next audit, with the page."""
     call, error, text = FAULTS[fault]
     device = start()
     if grouped:
@@ -102,9 +102,9 @@ def test_a_row_whose_windows_are_gone_grows_by_a_tail():
     assert rows[0] == rows[1]
 
 
-@pytest.mark.parametrize("fault", ["without the peer", "with a peer that is gone"])
+@pytest.mark.parametrize("fault", ["without the window page", "with a window page that is gone"])
 def test_an_audit_without_checks_finds_what_the_lists_show(fault):
-    """A peer left behind, or padding among the window pages, shows in the mapping and the lists."""
+    """A window page left behind, or padding among the window pages, shows in the mapping and the lists."""
     device = DeviceSWAAllocator(16, 16, 2)
     device.alloc(12)
     device.free_swa([2, 4])

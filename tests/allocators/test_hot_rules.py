@@ -214,7 +214,7 @@ def test_padding_is_never_freed_on_either_side(page_size):
 @every_order
 @every_page_size
 def test_a_wrong_free_changes_neither_side(page_size, order):
-    """A double free, a slot beyond the pool, or a good one beside them: the error, and all books as they were."""
+    """A double free, a slot beyond the pool, or a good one beside them: the error, and nothing changed."""
     allocator = pool(page_size, order=order)
     row, other = row_of(allocator, 2 * page_size), row_of(allocator, page_size)
     allocator.free(other)

@@ -40,7 +40,7 @@ class Calls:
         self.seen[act.__name__, what] += 1
 
     def whole(self):
-        """Pages with their peers."""
+        """Pages with their window pages."""
         self.pair.alloc(self.rng.randint(0, 2) * self.page_size)
 
     def full(self):
@@ -57,18 +57,18 @@ class Calls:
         self.pair.free_window(self.slots(some), self.form())
 
     def part(self):
-        """Peers from their pages."""
-        self.pair.detach(self.slots(self.pages(self.pair.model.peers, NUM_PAGES)), self.form())
+        """Window pages from their pages."""
+        self.pair.detach(self.slots(self.pages(self.pair.model.links, NUM_PAGES)), self.form())
 
     def join(self):
         """Pages of both sides, that fit or do not."""
-        full = self.pages(set(self.pair.model.live) - set(self.pair.model.peers), NUM_PAGES)
-        peers = self.pages(self.pair.model.loose, NUM_WINDOWS)
+        full = self.pages(set(self.pair.model.live) - set(self.pair.model.links), NUM_PAGES)
+        linked_pages = self.pages(self.pair.model.loose, NUM_WINDOWS)
         if self.rng.random() < 0.9:
-            full, peers = full[: len(peers)], peers[: len(full)]
+            full, linked_pages = full[: len(linked_pages)], linked_pages[: len(full)]
         if self.rng.random() < 0.2:
-            full, peers = list(self.pair.model.peers), list(self.pair.model.peers.values())
-        parts = [[slot for page in side for slot in self.whole_page(page)] for side in (full, peers)]
+            full, linked_pages = list(self.pair.model.links), list(self.pair.model.links.values())
+        parts = [[slot for page in side for slot in self.whole_page(page)] for side in (full, linked_pages)]
         start = self.rng.randrange(self.page_size)
         if self.rng.random() < 0.5:
             parts = [part[start:] for part in parts]
@@ -77,12 +77,12 @@ class Calls:
         self.pair.attach(*parts, self.form())
 
     def free(self):
-        """Pages with what peers they have."""
+        """Pages with what window pages they have."""
         self.pair.free(self.slots([page for page in self.pair.model.live if self.rng.random() < 0.4]), self.form())
 
     def slide(self):
-        """Peers alone."""
-        self.pair.free_swa(self.slots([page for page in self.pair.model.peers if self.rng.random() < 0.4]), self.form())
+        """Window pages alone."""
+        self.pair.free_swa(self.slots([page for page in self.pair.model.links if self.rng.random() < 0.4]), self.form())
 
     def group(self):
         """Open, close, and rarely start anew."""
@@ -130,7 +130,7 @@ def test_sides_come_apart_and_together_as_in_the_model(order):
 
 
 def test_windows_move_from_a_duplicate_to_the_page_that_is_kept():
-    """Detached and attached again, peers are the kept pages', the duplicates go without them, and all come back."""
+    """Detached and attached again, window pages go to the kept pages, duplicates lose theirs, and all are freed."""
     pair = SplitPair(16, 16, 4, "lifo")
     kept, duplicate = pair.alloc(8), pair.alloc(8)
     windows = pair.window_slots(duplicate)
@@ -150,7 +150,7 @@ def test_windows_move_from_a_duplicate_to_the_page_that_is_kept():
 
 
 def test_audit_finds_a_window_page_that_nobody_holds():
-    """A live window page that is neither a peer nor loose is lost, and one that is both is there twice."""
+    """A live window page that is neither a window page nor loose is lost, and one that is both is there twice."""
     allocator = SplitSWAAllocator(8, 8, 2)
     allocator.alloc_window(4)
     allocator.audit()

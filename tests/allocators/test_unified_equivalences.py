@@ -277,7 +277,7 @@ def test_a_pool_cleared_within_a_group_goes_on_as_a_new_one(make, page_size, see
 @page_sizes
 @pytest.mark.parametrize("grouped", [False, True], ids=["at once", "in a group"])
 def test_a_stretch_of_a_row_is_freed_as_its_slots_are(make, order, page_size, grouped):
-    """A row given back by slots, as a stretch, or as stretches that make it up: the same books afterwards."""
+    """A row freed by slots, as one stretch, or as stretches that make it up: the same state afterwards."""
     ways = {
         "free": lambda allocator, row: allocator.free(row),
         "a stretch": lambda allocator, row: allocator.free_segment(row, start_pos=0),

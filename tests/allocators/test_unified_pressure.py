@@ -158,7 +158,7 @@ def test_what_fits_can_be_taken_and_what_does_not_cannot(seed):
 @pytest.mark.parametrize("parts", [cuts for n in (0, 1, 3) for cuts in itertools.combinations(range(1, 6), n)])
 @lazy_or_eager
 def test_frees_in_any_groups_end_as_one_free(parts, eager):
-    """The pages of a request freed in one call, or in parts of one group, leave the same books and room."""
+    """The pages of a request freed in one call, or in parts of one group, leave the same state and capacity."""
     ends = []
     for cuts in ((), parts):
         allocator = UnifiedSWAAllocator(300, page_size=2, full=5, window=3, eager=eager, order="lowest")

@@ -32,7 +32,7 @@ def steps(page_size):
 
 
 def key(pair):
-    """A state: what each page is, whose peer it is, and whether a group is open."""
+    """A state: what each page is, which page it is linked to, and whether a group is open."""
     model = pair.model
     return tuple(model.states()), tuple(model.windows.states()), tuple(model.window_pages()), model.group is None
 
@@ -90,7 +90,7 @@ def growths(page_size):
 
 
 def moves(page_size):
-    """A peer between any two pages, and two peers between any live ones."""
+    """A window page between any two pages, and two window pages between any live ones."""
     for giver, taker in product(AROUND, repeat=2):
         yield "move_window", [giver * page_size], [taker * page_size]
     for giver, taker in product(PAGES, repeat=2):
@@ -120,5 +120,7 @@ def test_every_window_operation_in_every_state_agrees_with_the_model(page_size):
         return pair
 
     paths = reachable(reach, lambda _: steps(page_size), key)
-    assert len(paths) == 44 + 219  # without and with a group; in one, who has lost a peer is live or parked, never free
+    assert (
+        len(paths) == 44 + 219
+    )  # without and with a group; in one, who has lost a window page is live or parked, never free
     perform_everywhere(reach, paths.values(), lambda _: everything(page_size))

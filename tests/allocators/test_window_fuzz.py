@@ -99,8 +99,8 @@ class Lives:
         """A row that has lost windows gets those of another, which ends."""
         model = self.pair.model
         for giver in self.some(lambda _: True)[:1]:
-            having = [page for page in self.pages(giver) if page in model.peers]
-            wanting = [p for row in self.rows if row is not giver for p in self.pages(row) if p not in model.peers]
+            having = [page for page in self.pages(giver) if page in model.links]
+            wanting = [p for row in self.rows if row is not giver for p in self.pages(row) if p not in model.links]
             count = min(len(having), len(wanting))
             src, dst = model.slots(having[:count]), model.slots(self.rng.sample(wanting, count))
             self.pair.move_window(src, dst, self.form())
@@ -121,7 +121,7 @@ class Lives:
 
     def able(self, row):
         """Whether a row can go on: its last page is full, or has a window."""
-        return len(row) % self.page_size == 0 or row[-1] // self.page_size in self.pair.model.peers
+        return len(row) % self.page_size == 0 or row[-1] // self.page_size in self.pair.model.links
 
     def some(self, wanted):
         """Some rows that are as wanted, in any order."""

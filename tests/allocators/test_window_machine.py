@@ -70,8 +70,8 @@ class WindowMachine(AllocatorMachine):
     def move(self, data, form):
         """Pages that have lost their window take over those of others."""
         model = self.pair.model
-        givers = data.draw(st.permutations(sorted(model.peers)))
-        takers = data.draw(st.permutations(sorted(set(model.live) - set(model.peers))))
+        givers = data.draw(st.permutations(sorted(model.links)))
+        takers = data.draw(st.permutations(sorted(set(model.live) - set(model.links))))
         count = data.draw(st.integers(0, min(len(givers), len(takers))))
         offsets = data.draw(st.lists(st.integers(0, self.page_size - 1), min_size=1, max_size=3))
         pairs = [

@@ -37,7 +37,7 @@ def test_frees_of_either_side_mean_the_same_in_any_order_form_and_group(page_siz
     row = allocator.alloc_extend_swa_tail([0], [num_pages * page_size], [-1], num_windows * page_size)
     pages = row.reshape(num_pages, page_size)
     ids = pages[:, 0].numpy() // page_size
-    peers = allocator.window_pages[ids]
+    linked_pages = allocator.window_pages[ids]
     at = st.integers(0, num_pages - 1)
     freed, bared = data.draw(st.sets(at)), data.draw(st.lists(at, max_size=8))
     calls = [(FULL_FREES[data.draw(st.sampled_from(sorted(FULL_FREES)))], which) for which in freed]
@@ -56,12 +56,13 @@ def test_frees_of_either_side_mean_the_same_in_any_order_form_and_group(page_siz
     allocator.audit()
     live = [which not in freed for which in range(num_pages)]
     mapped = [
-        peer > 0 and alive and which not in bared for which, (peer, alive) in enumerate(zip(peers, live, strict=True))
+        linked_page > 0 and alive and which not in bared
+        for which, (linked_page, alive) in enumerate(zip(linked_pages, live, strict=True))
     ]
     assert (allocator.page_states()[ids] == LIVE).tolist() == live
-    assert allocator.window_pages[ids].tolist() == np.where(mapped, peers, 0).tolist()
+    assert allocator.window_pages[ids].tolist() == np.where(mapped, linked_pages, 0).tolist()
     states = allocator.window_page_states()
-    assert states[peers[mapped]].tolist() == [LIVE] * sum(mapped)
+    assert states[linked_pages[mapped]].tolist() == [LIVE] * sum(mapped)
     assert (states[1:] == FREE).sum() == allocator.num_window_pages - sum(mapped)
     assert allocator.full_available_size() == (1 + len(freed)) * page_size
 
@@ -109,7 +110,7 @@ def test_rows_grow_where_both_sides_have_their_pages(started, order, data):
 
 @given(started_rows(), orders, st.integers(0, 3), st.data())
 def test_decode_of_table_rows_is_decode_is_extend_by_one(started, order, spare, data):
-    """All three give the same slots and books, None together, and the same error where a row has lost its window."""
+    """All three give the same slots and state, None together, and the same error where a row has lost its window."""
     page_size, lengths, held = started
     twins = [SWAAllocator((held + 5) * page_size, (held + spare) * page_size, page_size, order=order) for _ in range(3)]
     lasts, _, _ = (start(allocator, lengths) for allocator in twins)

@@ -141,7 +141,7 @@ def test_padding_and_foreign_ids_have_no_window_to_free(page_size):
 
 
 def test_window_slots_beyond_32_bits():
-    """Pages of 2^20 tokens, 5,000 of them on each side: the peers of slots past 2^32 are where they should be."""
+    """With 5,000 pages of 2^20 tokens on each side, the window pages of slots past 2^32 are where they should be."""
     page_size, num_pages = 2**20, 5000
     allocator = SWAAllocator(page_size * num_pages, page_size * num_pages, page_size, order="fifo")
     head = allocator.alloc_extend([0] * 3, [1] * 3, [-1] * 3)

@@ -66,7 +66,7 @@ class CountedBooks(Books):
 
 
 class UnifiedModel(WindowModel):
-    """Tokens with windows, and states, that share what `books` says."""
+    """Tokens with windows, and states, that share the bytes of `books`."""
 
     def __init__(self, books, page_size, order):
         self.books = books

@@ -1,4 +1,4 @@
-"""The slow, obviously right allocator of two sides: two `AllocatorModel`s and a dictionary of peers."""
+"""The slow, obviously right allocator of two sides: two `AllocatorModel`s and a dictionary of window pages."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ class WindowModel(AllocatorModel):
 
     def __init__(self, num_pages, num_windows, page_size, order):
         self.windows = AllocatorModel(num_windows, page_size, order)
-        self.peers = {}  # full page -> window page
+        self.links = {}  # full page -> window page
         self.loose = set()  # window pages without a full page, of a class that has such
         super().__init__(num_pages, page_size, order)
 
@@ -20,16 +20,16 @@ class WindowModel(AllocatorModel):
 
     def window_pages(self):
         """The mapping as an array has it."""
-        return [self.peers.get(page, 0) for page in range(self.num_pages + 1)] + [-1]
+        return [self.links.get(page, 0) for page in range(self.num_pages + 1)] + [-1]
 
     def window_slots(self, slots):
-        """Peers of slots, at their offsets."""
+        """Window pages of slots, at their offsets."""
         found = []
         for slot in slots:
             page, offset = divmod(slot, self.page_size)
             if slot != -1 and not 0 <= page <= self.num_pages:
                 raise ForeignPage(f"slot {slot} ")
-            found.append(-1 if slot == -1 else self.peers[page] * self.page_size + offset if page in self.peers else 0)
+            found.append(-1 if slot == -1 else self.links[page] * self.page_size + offset if page in self.links else 0)
         return found
 
     def available(self):
@@ -43,7 +43,7 @@ class WindowModel(AllocatorModel):
     # Handing out.
 
     def tail(self, prefix_lens, seq_lens, last_locs, tail_len, owners=None):
-        """One row grows token by token; the pages opened under its last `tail_len` tokens have peers."""
+        """One row grows token by token; the pages opened under its last `tail_len` tokens have window pages."""
         if not len(prefix_lens) == len(seq_lens) == len(last_locs) == 1:
             raise InvalidSize(str(len(seq_lens)))
         super()._check_rows(prefix_lens, seq_lens, last_locs)
@@ -64,12 +64,12 @@ class WindowModel(AllocatorModel):
                 (page,) = super()._take([tag])
                 slot = page * self.page_size
             if position in with_peer:
-                (self.peers[page],) = self.windows._take([0])
+                (self.links[page],) = self.windows._take([0])
             slots.append(slot)
         return slots
 
     def move_window(self, src, dst):
-        """Peers go from page to page, all or none."""
+        """Window pages go from page to page, all or none."""
         if len(src) != len(dst):
             raise InvalidSize(f"{len(src)} slots")
         moves = {}
@@ -82,28 +82,28 @@ class WindowModel(AllocatorModel):
                 continue
             if {giver, taker} & {*moves, *moves.values()}:
                 raise MisalignedSegment(f"slot {one} ")
-            if giver not in self.peers:
+            if giver not in self.links:
                 raise UseAfterFree(f"page {giver} ")
             if taker not in self.live:
                 raise UseAfterFree(f"page {taker} ")
-            if taker in self.peers:
+            if taker in self.links:
                 raise WindowTaken(f"page {taker} ")
             moves[giver] = taker
         for giver, taker in moves.items():
-            self.peers[taker] = self.peers.pop(giver)
+            self.links[taker] = self.links.pop(giver)
 
     # Taking back.
 
     def free_swa(self, slots):
-        """The peers of the pages of some slots, where there are any."""
+        """The window pages of the pages of some slots, where there are any."""
         self.free_window_pages([slot // self.page_size for slot in slots])
 
     def free_swa_segment(self, slots, start_pos):
-        """The peers of a stretch of a row."""
+        """The window pages of a stretch of a row."""
         self.free_swa_segments([(slots, start_pos)])
 
     def free_swa_segments(self, pairs):
-        """The peers of several stretches, all or none; a stretch may be named twice."""
+        """The window pages of several stretches, all or none; a stretch may be named twice."""
         for _, start_pos in pairs:
             if start_pos < 0 or start_pos % self.page_size:
                 raise MisalignedSegment(f"position {start_pos}")
@@ -117,7 +117,7 @@ class WindowModel(AllocatorModel):
         self.free_window_pages(pages)
 
     def free_window_pages(self, pages):
-        """The peers of some pages."""
+        """The window pages of some pages."""
         self._check_in_pool(pages)
         self._drop(pages)
 
@@ -137,7 +137,7 @@ class WindowModel(AllocatorModel):
         """As new."""
         super().clear()
         self.windows.clear()
-        self.peers.clear()
+        self.links.clear()
         self.loose.clear()
 
     def _take(self, tags):
@@ -145,7 +145,7 @@ class WindowModel(AllocatorModel):
             return None
         pages = super()._take(tags)
         if pages is not None:
-            self.peers |= zip(pages, self.windows._take([0] * len(pages)), strict=True)
+            self.links |= zip(pages, self.windows._take([0] * len(pages)), strict=True)
         return pages
 
     def _release(self, releases):
@@ -154,8 +154,8 @@ class WindowModel(AllocatorModel):
             self._drop(pages)
 
     def _drop(self, pages):
-        distinct = dict.fromkeys(page for page in pages if page in self.peers)
-        self.windows._release([[self.peers.pop(page) for page in distinct]])
+        distinct = dict.fromkeys(page for page in pages if page in self.links)
+        self.windows._release([[self.links.pop(page) for page in distinct]])
 
     def _check_in_pool(self, pages):
         for page in pages:
@@ -166,5 +166,5 @@ class WindowModel(AllocatorModel):
         super()._check_rows(prefix_lens, seq_lens, last_locs)
         for row, prefix in enumerate(prefix_lens):
             page = last_locs[row] // self.page_size
-            if seq_lens[row] > prefix and prefix % self.page_size and page not in self.peers:
+            if seq_lens[row] > prefix and prefix % self.page_size and page not in self.links:
                 raise UseAfterFree(f"row {row} would grow behind slot {last_locs[row]}, in page {page}, ")

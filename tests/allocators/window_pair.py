@@ -53,12 +53,12 @@ class WindowPair(Pair):
         )
 
     def free_swa(self, slots, form="list"):
-        """Free the peers of slots."""
+        """Free the window pages of slots."""
         given = FORMS[form](list(slots))
         self._both(lambda: self.model.free_swa(slots), lambda: self.real.free_swa(given), given)
 
     def free_swa_segment(self, slots, start_pos=0, form="list"):
-        """Free the peers of a stretch of a row."""
+        """Free the window pages of a stretch of a row."""
         given = FORMS[form](list(slots))
         self._both(
             lambda: self.model.free_swa_segment(slots, start_pos),
@@ -67,7 +67,7 @@ class WindowPair(Pair):
         )
 
     def free_swa_segments(self, pairs, form="list"):
-        """Free the peers of several stretches."""
+        """Free the window pages of several stretches."""
         given = [(FORMS[form](list(slots)), start_pos) for slots, start_pos in pairs]
         self._both(
             lambda: self.model.free_swa_segments(pairs),
@@ -76,17 +76,17 @@ class WindowPair(Pair):
         )
 
     def free_window_pages(self, pages):
-        """Free the peers of pages."""
+        """Free the window pages of pages."""
         given = np.array(pages, dtype=np.int64)
         self._both(lambda: self.model.free_window_pages(pages), lambda: self.real.free_window_pages(given), given)
 
     def move_window(self, src, dst, form="list"):
-        """Move peers."""
+        """Move window pages."""
         given = [FORMS[form](list(column)) for column in (src, dst)]
         self._both(lambda: self.model.move_window(src, dst), lambda: self.real.move_window(*given), *given)
 
     def window_slots(self, slots, form="list"):
-        """Ask for peers; the answer has the shape of the question."""
+        """Ask for window pages; the answer has the shape of the question."""
         given = FORMS[form](list(slots))
 
         def ask():
@@ -114,6 +114,6 @@ class WindowPair(Pair):
         assert real.owners() == model.owners()
         assert real.window_pages is self._mapping
         assert real.window_pages.tolist() == model.window_pages()
-        assert set(model.peers) <= set(model.live)
-        assert sorted([*model.peers.values(), *model.loose]) == sorted(model.windows.live)
+        assert set(model.links) <= set(model.live)
+        assert sorted([*model.links.values(), *model.loose]) == sorted(model.windows.live)
         real.audit()

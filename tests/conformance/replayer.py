@@ -181,12 +181,12 @@ class OnePool:
 
 
 class TwoPools(OnePool):
-    """Puts the ops of the class with a window side to ours: a renaming for each side, and who is whose peer."""
+    """Puts the ops of the class with a window side to ours: a renaming for each side, and which pages are linked."""
 
     def __init__(self, allocator: Allocator, *, exact: bool) -> None:
         super().__init__(allocator, exact=exact)
         self.windows = Renaming(allocator.page_size, exact=exact)
-        self.peers: dict[int, int] = {}  # recorded window page of each recorded full page that has one
+        self.links: dict[int, int] = {}  # recorded window page of each recorded full page that has one
 
     def counts(self) -> dict[str, int]:
         """Both sides, and the shorter of them."""
@@ -231,10 +231,10 @@ class TwoPools(OnePool):
         self.windows.group_ended()
 
     def clear(self, op: Op) -> None:
-        """Both sides are fresh, and nothing is anybody's peer."""
+        """Both sides are fresh, and nothing is anybody's window page."""
         super().clear(op)
         self.windows.clear()
-        self.peers.clear()
+        self.links.clear()
 
     def _free(self, free: Callable[..., None], slots: list[int], **position: int) -> None:
         buffer = self._buffer(slots)
@@ -247,7 +247,7 @@ class TwoPools(OnePool):
 
     def _forget_peers(self, slots: list[int]) -> None:
         size = self.allocator.page_size
-        gone = [self.peers.pop(page) for page in {slot // size for slot in slots} if page in self.peers]
+        gone = [self.links.pop(page) for page in {slot // size for slot in slots} if page in self.links]
         self.windows.forget([page * size for page in gone], into_group=self.allocator.free_group is not None)
 
     def _compare(self, op: Op, got: torch.Tensor | None) -> None:
@@ -258,7 +258,7 @@ class TwoPools(OnePool):
         assert [slot > 0 for slot in ours] == [slot > 0 for slot in recorded], f"window slots {ours} for {recorded}"
         self.windows.learn([slot for slot in recorded if slot], [slot for slot in ours if slot])
         size = self.allocator.page_size
-        self.peers |= {full // size: slot // size for full, slot in zip(op["result"], recorded, strict=True) if slot}
+        self.links |= {full // size: slot // size for full, slot in zip(op["result"], recorded, strict=True) if slot}
 
 
 class PureWindow(OnePool):

@@ -176,8 +176,8 @@ def test_tombstone_revived_a_thousand_times(page_size):
         assert setup.cache("abcd").num_shared == num_tokens
         assert setup.tree.slots(setup.match("abcd")).tolist() == slots
         assert setup.room() == (4 * page_size, 4 * page_size)
-        peers = setup.allocator.window_pages[1:-1]
-        assert np.unique(peers[peers > 0]).size == np.count_nonzero(peers) == 8
+        linked_pages = setup.allocator.window_pages[1:-1]
+        assert np.unique(linked_pages[linked_pages > 0]).size == np.count_nonzero(linked_pages) == 8
         assert setup.window_counts() == (num_tokens, 0, 0)
         setup.allocator.free_segment(other, start_pos=0)
 

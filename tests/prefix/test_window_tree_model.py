@@ -101,14 +101,16 @@ class WindowTreeMachine(RuleBasedStateMachine):
         for start in dead:
             self.allocator.free_swa_segment(row[start : start + page_size], start_pos=start)
         pages = row[::page_size][: tokens.size // page_size] // page_size
-        peers = self.allocator.window_pages[pages]
+        linked_pages = self.allocator.window_pages[pages]
         chain = self.model.cached(namespace, tokens.tolist())
         expected = [self.allocator.window_pages[self.model.pages[key].page] for key in chain]
-        expected = [peer or offer for peer, offer in zip(expected, peers.tolist(), strict=False)]
+        expected = [linked_page or offer for linked_page, offer in zip(expected, linked_pages.tolist(), strict=False)]
         passed = row[: tokens.size].copy()
         done = self.tree.insert(tokens, passed, namespace=namespace, priority=priority)
         passed[:] = -1  # the tree has its own copy
-        num_shared = self.model.insert(namespace, tokens.tolist(), pages.tolist(), (peers > 0).tolist(), priority)
+        num_shared = self.model.insert(
+            namespace, tokens.tolist(), pages.tolist(), (linked_pages > 0).tolist(), priority
+        )
         assert (done.num_shared, done.num_tokens) == (num_shared, tokens.size // page_size * page_size)
         assert self.allocator.window_pages[[self.model.pages[key].page for key in chain]].tolist() == expected
         self.allocator.free_segment(row[own_from : done.num_shared], start_pos=own_from)
