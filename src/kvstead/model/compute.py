@@ -15,7 +15,7 @@ from typing import Self
 from kvstead.model import defaults
 from kvstead.model.attention import attention_shape
 from kvstead.model.catalog import find_config, preset_config
-from kvstead.model.config_fields import ConfigSource, Fields, load_config
+from kvstead.model.config_fields import ConfigSource, Fields, read_fields
 from kvstead.model.feed_forward_weights import count_feed_forward
 from kvstead.model.kinds import BOUNDED, CacheKind
 from kvstead.model.layer_patterns import LayerPlan, read_plans
@@ -54,8 +54,7 @@ class ComputeProfile:
 
         Raises `LayoutError` for a missing key, naming it and its aliases.
         """
-        values, found_name = load_config(config)
-        fields = Fields(values, name or found_name)
+        fields = read_fields(config, name)
         plans = read_plans(fields)
         weights = _count(fields, plans)
         per_pair = [(plan.attention, _flops_per_pair(fields, plan.attention)) for plan in plans if plan.attention]

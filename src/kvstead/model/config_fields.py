@@ -16,14 +16,14 @@ ConfigSource = str | os.PathLike[str] | Mapping[str, Any]
 _DECODER_KEYS = ("text_config", "llm_config", "language_config")
 
 
-def load_config(source: ConfigSource) -> tuple[Mapping[str, Any], str]:
-    """The configuration and a name for it.
+def read_fields(source: ConfigSource, name: str | None) -> Fields:
+    """The fields of a configuration, which gives them a name where `name` is None.
 
     `source` is a mapping, a JSON file, or a directory with a `config.json`. Raises `LayoutError` for a file that cannot
-    be read or is not a JSON object.
+    be read or is not a JSON object, and for caches that are not supported.
     """
     if isinstance(source, Mapping):
-        return source, str(source.get("_name_or_path") or source.get("model_type") or "unnamed")
+        return Fields(source, name or str(source.get("_name_or_path") or source.get("model_type") or "unnamed"))
     path = Path(source)
     if path.is_dir():
         path /= "config.json"
@@ -39,7 +39,7 @@ def load_config(source: ConfigSource) -> tuple[Mapping[str, Any], str]:
         raise LayoutError(
             f"{path} holds a {type(config).__name__}, not an object. Give the path of a model's config.json."
         )
-    return config, path.resolve().parent.name if path.name == "config.json" else path.stem
+    return Fields(config, name or (path.resolve().parent.name if path.name == "config.json" else path.stem))
 
 
 class Fields:

@@ -164,9 +164,9 @@ def _period(fields: Fields, key: str) -> list[LayerPlan]:
     return _spread(fields, lambda index: index % period == offset, _STATE)
 
 
-def _interval(fields: Fields, key: str) -> list[LayerPlan]:
+def _interval(fields: Fields, key: str, other: LayerPlan = _STATE) -> list[LayerPlan]:
     interval = fields.size(key)
-    return _spread(fields, lambda index: (index + 1) % interval == 0, _STATE)
+    return _spread(fields, lambda index: (index + 1) % interval == 0, other)
 
 
 def _window_pattern(fields: Fields, key: str) -> list[LayerPlan]:
@@ -179,13 +179,7 @@ def _window_pattern(fields: Fields, key: str) -> list[LayerPlan]:
                 f"{fields.name}: {key} is {pattern!r}. It must be a number or letters L (local) and G (global)."
             )
         return _spread(fields, lambda index: pattern[index % len(pattern)] == "G", _WINDOW)
-    every = fields.size(key)
-    return _spread(fields, lambda index: (index + 1) % every == 0, _WINDOW)
-
-
-def _chunks(fields: Fields, _key: str) -> list[LayerPlan]:
-    interval = fields.size("no_rope_layer_interval")
-    return _spread(fields, lambda index: (index + 1) % interval == 0, _CHUNK)
+    return _interval(fields, key, _WINDOW)
 
 
 _READERS: Sequence[tuple[str, Callable[[Fields, str], list[LayerPlan]]]] = (
@@ -218,7 +212,7 @@ def _uniform_or_default(fields: Fields) -> list[LayerPlan]:
     if fields.get("sliding_window_pattern") is not None:
         return _window_pattern(fields, "sliding_window_pattern")
     if fields.get("attention_chunk_size") is not None and fields.get("sliding_window") is None:
-        return _chunks(fields, "attention_chunk_size")
+        return _interval(fields, "no_rope_layer_interval", _CHUNK)
     window = fields.get("sliding_window")
     if window is None or fields.get("use_sliding_window") is False:
         return [_FULL] * num_layers(fields)

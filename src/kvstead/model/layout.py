@@ -17,7 +17,7 @@ from typing import Literal, Self, Unpack
 
 from kvstead.errors import InvalidSize, LayoutError, MisalignedSize
 from kvstead.model.catalog import find_config, preset_config
-from kvstead.model.config_fields import ConfigSource, Fields, load_config
+from kvstead.model.config_fields import ConfigSource, read_fields
 from kvstead.model.kinds import BOUNDED, WHOLE_SEQUENCE, CacheKind, LayerCache
 from kvstead.model.layer_reader import read_layers
 from kvstead.model.layout_options import ConvColumns, LayoutKeywords, LayoutOptions
@@ -63,8 +63,7 @@ class ModelLayout:
         that does not divide the heads; `InvalidSize` for fewer ranks than 1.
         """
         options = LayoutOptions(cache_dtype, state_dtype, conv_dtype, conv_columns, tensor_parallel)
-        values, found_name = load_config(config)
-        fields = Fields(values, name or found_name)
+        fields = read_fields(config, name)
         layers = read_layers(fields, options)
         return cls(fields.name, layers, options, tuple(fields.assumptions))
 

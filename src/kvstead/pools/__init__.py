@@ -7,12 +7,12 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from kvstead.pools.arena_kv_pool import ArenaKVPool as ArenaKVPool
     from kvstead.pools.byte_arena import ByteArena as ByteArena
     from kvstead.pools.entries import state_spec as state_spec
     from kvstead.pools.entries import token_spec as token_spec
     from kvstead.pools.entry_spec import EntrySpec as EntrySpec
     from kvstead.pools.entry_spec import Place as Place
+    from kvstead.pools.kv_pool import ArenaKVPool as ArenaKVPool
     from kvstead.pools.kv_pool import KVPool as KVPool
     from kvstead.pools.kv_pool import TokenTensors as TokenTensors
     from kvstead.pools.request_table import RequestTable as RequestTable
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from kvstead.pools.state_pool import StatePool as StatePool
 
 _MODULES = {
-    "ArenaKVPool": "arena_kv_pool",
+    "ArenaKVPool": "kv_pool",
     "ArenaStatePool": "state_pool",
     "ByteArena": "byte_arena",
     "EntrySpec": "entry_spec",
