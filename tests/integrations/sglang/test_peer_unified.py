@@ -1,6 +1,8 @@
 """SGLang's unified allocators and ours on the same scripts, with real bytes that move."""
 
 import itertools
+import math
+import random
 from abc import ABC
 from types import SimpleNamespace
 
@@ -12,6 +14,7 @@ from sglang.srt.mem_cache.allocator import swa as static_swa
 from sglang.srt.mem_cache.allocator import unified_hybrid_swa as their_swa
 from sglang.srt.mem_cache.allocator import unified_mamba as their_mamba
 from sglang.srt.mem_cache.allocator import unified_sub_pool as their_pool
+from sglang.srt.mem_cache.prefill_budget import SharedSWAPrefillBudget
 from test_peer_callers import hold, live, prompts
 from test_peer_signatures import missing_parameters
 from unified_scripts import KINDS, NoTensors, Script, Side, classes_of, ints, make_allocator, make_buffer, make_specs
@@ -391,3 +394,68 @@ class Partway(Script):
             self.compare()
         if self.in_group:
             self.group()
+
+
+def cost(plan, page_size, *, prefer_swa=False):
+    """A plan as pages, what it keeps first in front; infinity for None."""
+    pages = [math.inf] * 2 if plan is None else [num // page_size for num in plan]
+    return pages if prefer_swa else pages[::-1]
+
+
+@pytest.mark.parametrize("page_size", PAGE_SIZES)
+def test_both_sides_are_priced_together_as_sglang_prices_them(page_size):
+    """Any demand and evictable slots: what SGLang can reserve, ours can, with no more evicted; ours may have a page
+    more, because SGLang counts what grids cost as lost.
+    """
+    rng, same, all_asked = random.Random(page_size), 0, 0
+    for _ in range(12):
+        them, mine = (side.inner for side in pair("windows", page_size))
+        sizes = [page_size * rng.randrange(1, 3) for _ in range(rng.randrange(5))]
+        for row in zip(*([allocator.alloc(size) for size in sizes] for allocator in (them, mine)), strict=True):
+            if rng.random() < 1 / 3:
+                them.free_swa(row[0])
+                mine.free_swa(row[1])
+        for _ in range(60):
+            demand = sorted((rng.randrange(14 * page_size) for _ in range(2)), reverse=True)
+            names = {
+                "full_evictable_tokens": rng.randrange(1 + mine.full_attn_allocator.allocated_count()),
+                "swa_evictable_tokens": rng.randrange(1 + mine.swa_attn_allocator.allocated_count()),
+            }
+            for extra in ({}, {"prefer_swa": True}, {"empty_pool": True}):
+                plan, own = (side.reclaim_plan(*demand, **names, **extra) for side in (them, mine))
+                keeps = {"prefer_swa": "prefer_swa" in extra}
+                assert cost(own, page_size, **keeps) <= cost(plan, page_size, **keeps), (demand, names, extra)
+                same += own == plan
+                all_asked += 1
+            assert mine.can_reserve(*demand, **names) >= them.can_reserve(*demand, **names)
+            limits = {"token_capacity": 10**6, "sliding_window_size": 3 * page_size, "chunk_size": 2 * page_size}
+            bound, own = (side.max_new_tokens_for_memory(*demand, **limits) for side in (them, mine))
+            assert (-1 if bound is None else bound) <= (-1 if own is None else own)
+    assert same > 0.9 * all_asked
+
+
+def test_budgets_of_a_prefill_are_sglangs_joint_ones():
+    """Every allocator with windows in a unified buffer answers with the budget that prices both sides together."""
+    tree = SimpleNamespace(
+        full_evictable_size=lambda: 0,
+        swa_evictable_size=lambda: 0,
+        mamba_evictable_size=lambda: 2,
+        sliding_window_size=8,
+    )
+    for kind in ("windows", "both"):
+        mine = side(OURS, kind, 4, is_lazy=True).inner
+        if kind == "both":
+            assert mine.mamba_allocator.alloc(2) is not None
+        most = mine.available_size()
+        budget = mine.create_prefill_budget(tree, num_mixed_decode_tokens=4)
+        assert isinstance(budget, SharedSWAPrefillBudget)
+        assert budget.has_capacity()
+        asked = {"extend_input_len": 4, "max_new_tokens": 0, "chunk_limit": None}
+        assert budget.can_allocate_prefill(paged_input=4, **asked)
+        asked["extend_input_len"] = most + 8
+        assert not budget.can_allocate_prefill(paged_input=most + 8, **asked)
+        if kind == "both":  # states that can be evicted count
+            assert mine.can_reserve(most + 4, 4) <= mine.can_reserve(most + 4, 4, mamba_evictable_slots=2)
+            assert budget.allocator.can_reserve(most + 4, most + 4)
+            assert not mine.can_reserve(most + 4, most + 4)
+            assert mine.max_new_tokens_for_memory(4, 10**6, token_capacity=10**6, sliding_window_size=8, chunk_size=8)

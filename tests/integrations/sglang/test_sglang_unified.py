@@ -665,7 +665,7 @@ def test_eager_buffers_have_no_holes():
 
 
 class Tree:
-    """A prefix cache that holds rows and states, and gives them back one by one."""
+    """A prefix cache that holds rows and states, and gives them back one by one, rows first."""
 
     def __init__(self, allocator, rows=(), states=()):
         self.allocator, self.rows, self.states = allocator, list(rows), list(states)
@@ -675,24 +675,35 @@ class Tree:
         """Whether it holds anything."""
         return self.shares
 
-    def evict_for_alloc(self, params):
-        """One row, or one state."""
+    def full_evictable_size(self):
+        """Slots of all rows, which have both sides."""
+        return sum(row.numel() for row in self.rows)
+
+    swa_evictable_size = full_evictable_size
+
+    def mamba_evictable_size(self):
+        """States."""
+        return len(self.states)
+
+    def evict_for_alloc(self, params, *, allocation_reclaim_satisfied):
+        """Rows up to the larger number of tokens, then states, until the allocator is satisfied."""
         self.asked.append(params)
         gone = SimpleNamespace(num_tokens_evicted=0, swa_num_tokens_evicted=0, mamba_num_evicted=0)
-        if params.num_tokens and self.rows:
+        wanted = max(params.num_tokens, params.swa_num_tokens)
+        while self.rows and gone.num_tokens_evicted < wanted and not allocation_reclaim_satisfied():
             row = self.rows.pop()
             self.allocator.free(row)
-            gone.num_tokens_evicted = row.numel()
-        if params.mamba_num and self.states:
+            gone.num_tokens_evicted += row.numel()
+        while self.states and gone.mamba_num_evicted < params.mamba_num and not allocation_reclaim_satisfied():
             self.allocator.mamba_allocator.free(self.states.pop())
-            gone.mamba_num_evicted = 1
+            gone.mamba_num_evicted += 1
         return gone
 
 
 @pytest.mark.parametrize("is_grouped", [False, True])
 @pytest.mark.parametrize("kind", KINDS)
 def test_eviction_goes_on_until_tokens_fit_together(kind, is_grouped):
-    """Rows, and then states, are evicted until the slots fit, no further, inside a group too, which stays open."""
+    """Rows are evicted until the slots fit, no further, inside a group too, which stays open."""
     allocator = allocator_of(kind, 4)
     states = [allocator.mamba_allocator.alloc(1) for _ in range(4)] if kind != "windows" else []
     rows = [allocator.alloc(4) for _ in range(allocator.available_size() // 4)]
@@ -705,14 +716,48 @@ def test_eviction_goes_on_until_tokens_fit_together(kind, is_grouped):
     else:
         assert allocator.evict_to_free_tokens(tree, 8)
     assert 8 <= allocator.available_size() <= 12
-    assert tree.rows
-    assert allocator.evict_to_free_tokens(tree, 4)
-    assert not allocator.evict_to_free_tokens(tree, 10**6)
-    assert not tree.rows
-    assert not tree.states
+    assert len(rows) - len(tree.rows) == 2
+    assert tree.states == states
     tree.shares = False
     assert allocator.evict_to_free_tokens(tree, 8) is None
     assert allocator.evict_to_free_tokens(None, 8) is None
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_nothing_is_evicted_for_tokens_that_cannot_fit(kind):
+    """Where all that can be evicted does not suffice, all of it stays."""
+    allocator = allocator_of(kind, 4)
+    rows = [allocator.alloc(4) for _ in range(allocator.available_size() // 4)]
+    tree = Tree(allocator, rows[1:])
+    num_tokens = 4 * len(rows)
+    assert not allocator.evict_to_free_tokens(tree, num_tokens)
+    assert (len(tree.rows), tree.asked) == (len(rows) - 1, [])
+    assert allocator.evict_to_free_tokens(tree, num_tokens - 4)
+
+
+@pytest.mark.parametrize("kind", ["states", "both"])
+def test_states_are_evicted_only_where_tokens_do_not_suffice(kind):
+    """States go when all rows have gone and the tokens still do not fit."""
+    allocator = allocator_of(kind, 4)
+    free_at_first = allocator.available_size()
+    states = [allocator.mamba_allocator.alloc(1) for _ in range(4)]
+    rows = [allocator.alloc(4) for _ in range(allocator.available_size() // 4)]
+    tree = Tree(allocator, rows, states)
+    assert allocator.evict_to_free_tokens(tree, free_at_first)
+    assert (tree.rows, tree.states) == ([], [])
+    assert [params.mamba_num for params in tree.asked] == [0, len(states)]
+
+
+def test_eviction_gives_up_when_the_tree_evicts_nothing():
+    """A tree that says more is evictable than it evicts ends the eviction with False."""
+    allocator = allocator_of("windows", 4)
+    rows = [allocator.alloc(4) for _ in range(allocator.available_size() // 4)]
+    tree = Tree(allocator, rows)
+    tree.evict_for_alloc = lambda *_, **__: SimpleNamespace(
+        num_tokens_evicted=0, swa_num_tokens_evicted=0, mamba_num_evicted=0
+    )
+    assert allocator.evict_to_free_tokens(tree, 4) is False
+    assert not allocator.check_decode_capacity(num_tokens=4, tree_cache=tree)
 
 
 @pytest.mark.parametrize("kind", ["windows", "both"])
@@ -725,6 +770,75 @@ def test_eviction_makes_room_for_a_reservation_of_both_sides(kind):
     assert allocator.ensure_capacity(12, 4)
     assert tree.rows
     assert "10000 full and 4 window" in allocator.reclaim_for_prealloc(tree, 10_000, 4)
+    tree.shares = False
+    assert allocator.reclaim_for_prealloc(tree, 4, 4) is None
+    assert "10000 full and 4 window" in allocator.reclaim_for_prealloc(tree, 10_000, 4)
+
+
+@pytest.mark.parametrize("kind", ["windows", "both"])
+@pytest.mark.parametrize("prefer_swa", [False, True])
+def test_a_plan_evicts_the_least_that_makes_both_sides_fit(kind, prefer_swa):
+    """Any demand: the plan is the first of all pairs, fewest windows first (or full slots), whose pages then pack."""
+    allocator = allocator_of(kind, 4, num_pages=8)
+    rows = [allocator.alloc(4) for _ in range(6)]
+    for row in rows[:2]:
+        allocator.free_swa(row)
+    size, full_used, window_used = allocator.page_size, 6, 4
+
+    def expected(full, window, full_evictable, window_evictable):
+        pairs = itertools.product(range(full_evictable + 1), range(window_evictable + 1))
+        plans = [
+            (num_full * size, num_windows * size)
+            for num_full, num_windows in pairs
+            if packs(allocator, {"full": full - num_full, "swa": window - num_windows})
+        ]
+        return min(plans, key=lambda plan: plan if prefer_swa else plan[::-1], default=None)
+
+    rng = np.random.default_rng(3)
+    for _ in range(200):
+        demand = [int(n) for n in rng.integers(0, 12, 2)]
+        evictable = int(rng.integers(0, full_used + 1)), int(rng.integers(0, window_used + 1))
+        names = dict(zip(("full_evictable_tokens", "swa_evictable_tokens"), [n * size for n in evictable], strict=True))
+        plan = allocator.reclaim_plan(*(n * size for n in demand), **names, prefer_swa=prefer_swa)
+        assert plan == expected(*demand, *evictable), (demand, evictable)
+        assert allocator.can_reserve(*(n * size for n in demand), **names) == (plan is not None)
+        assert allocator.can_reserve(*(max(0, n * size - 0.5) for n in demand), **names) == (plan is not None)
+    assert allocator.reclaim_plan(-1, 4) is None
+    assert not allocator.can_reserve(4, -1)
+
+
+@pytest.mark.parametrize("kind", ["windows", "both"])
+def test_an_empty_buffer_is_asked_without_what_is_in_use(kind):
+    """With `empty_pool` the pages in use do not count; beside states, one state does."""
+    allocator = allocator_of(kind, 4)
+    state = {"mamba": 1} if kind == "both" else {}
+    most = next(n for n in itertools.count() if not packs(allocator, {"full": n + 1, "swa": n + 1, **state})) * 4
+    allocator.alloc(allocator.available_size())
+    assert not allocator.can_reserve(4, 4)
+    assert allocator.can_reserve(most, most, empty_pool=True)
+    assert allocator.reclaim_plan(most, most, empty_pool=True) == (0, 0)
+    assert allocator.prealloc_ceiling_fits(most, most)
+    assert allocator.prealloc_fits_assumes_reclaim()
+    assert not allocator.can_reserve(most + 4, most + 4, empty_pool=True)
+    assert allocator.reclaim_plan(most + 4, most + 4, empty_pool=True) is None
+    assert not allocator.can_reserve(allocator.size_full, 0, empty_pool=True, require_token_slack=True)
+
+
+def test_a_budget_below_what_a_side_has_is_part_of_the_demand():
+    """What the budgets reserve for others is added on each side, and what the tree can evict is counted."""
+    allocator = allocator_of("windows", 4)
+    rows = [allocator.alloc(4) for _ in range(allocator.available_size() // 4)]
+    tree = Tree(allocator, rows[2:])
+    evictable = tree.full_evictable_size()
+    has_full = allocator.full_available_size() + evictable
+    has_window = allocator.swa_available_size() + evictable
+    budgets = {"full_budget_tokens": has_full, "swa_budget_tokens": has_window}
+    assert allocator.prealloc_fits(tree, evictable, evictable, **budgets)
+    assert not allocator.prealloc_fits(tree, evictable + 4, evictable + 4, **budgets)
+    less = {name: budget - 4 for name, budget in budgets.items()}
+    assert not allocator.prealloc_fits(tree, evictable, evictable, **less)
+    assert allocator.prealloc_fits(tree, evictable - 4, evictable - 4, **less)
+    assert allocator.prealloc_fits(tree, evictable, 0, full_budget_tokens=has_full)
 
 
 def test_demand_of_rows_is_that_of_the_pages_they_open():

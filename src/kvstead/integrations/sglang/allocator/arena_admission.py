@@ -2,39 +2,45 @@
 
 from __future__ import annotations
 
+import math
 from abc import ABC
-from collections.abc import Callable
+from bisect import bisect_left
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import torch
 
+from kvstead.arena import PoolChain
 from kvstead.integrations.sglang.allocator.arena_pool import ArenaPoolView
 from kvstead.integrations.sglang.base_prefix_cache import engine_types
 from kvstead.integrations.sglang.unified_memory_pool import UnifiedKVPool
+
+KEPT_FIRST = ("state", "window", "full")  # pools, those of which as little as possible is evicted first
 
 
 class ArenaAdmission(ABC):
     """The part of an allocator over a unified buffer that admits and evicts. It goes before `CoreCalls`.
 
-    Figures are exact, moves included, so there is one where SGLang has several.
+    Figures are exact, moves included, so there is one where SGLang has several. A demand is a number of pages of each
+    pool of the chain, by name.
     """
 
     page_size: int
     free_group: Any
     free_group_begin: Callable[[], None]
     free_group_end: Callable[[], None]
-    available_size: Callable[[], int]
     full_attn_allocator: ArenaPoolView
+    unified_buffer: UnifiedKVPool
 
     def evict_to_free_tokens(self, tree_cache: Any, num_tokens: int) -> bool | None:
         """Evict until `num_tokens` fit together: whether they do; None without a prefix cache that shares.
 
-        What is missing of one pool may come from any. Frees that wait in an open group are made available first; the
-        group stays open.
+        What is missing of one pool may come from any: as few tokens as possible, states only if tokens do not suffice,
+        and nothing if all that can be evicted does not suffice. Frees that wait in an open group are made available
+        first; the group stays open.
         """
-        if tree_cache is None or not tree_cache.supports_prefix_sharing():
-            return None
-        return self._evict_until(tree_cache, lambda: num_tokens - self.available_size())
+        return self._evict_until_fits(tree_cache, self._demand(num_tokens))
 
     def get_extend_allocation_demand(
         self,
@@ -56,18 +62,61 @@ class ArenaAdmission(ABC):
             self.free_group_end()
             self.free_group_begin()
 
-    def _evict_until(self, tree_cache: Any, missing: Callable[[], int]) -> bool:
-        """Evict until no tokens are missing: whether it comes to that."""
-        self.flush_deferred_full_frees()
-        while (num_tokens := missing()) > 0:
-            if not any(_evicts(tree_cache, wanted) for wanted in self._reclaims(num_tokens)):
-                return False
-            self.flush_deferred_full_frees()
+    def _demand(self, num_tokens: int) -> dict[str, int]:
+        """Pages of each pool for so many tokens of all layers."""
+        return {"full": self._pages(num_tokens)}
+
+    def _evictable(self, tree_cache: Any) -> dict[str, int]:
+        """Pages of each pool that the prefix cache could evict."""
+        return {"full": self._whole("full", tree_cache.full_evictable_size())}
+
+    def _whole(self, pool: str, num_slots: int) -> int:
+        """Whole pages of so many evictable slots, and no more than are in use."""
+        chain = self.unified_buffer.chain
+        return min(num_slots // chain.page_size(pool), chain.num_used(pool))
+
+    def _pages(self, num_tokens: float) -> int:
+        """Pages of so many tokens. SGLang estimates some numbers of tokens as fractions."""
+        return -(-math.ceil(num_tokens) // self.page_size)
+
+    def _evict_until_fits(self, tree_cache: Any, demand: Mapping[str, int]) -> bool | None:
+        """Evict until the demand fits, as `evict_to_free_tokens` says."""
+        if tree_cache is None or not tree_cache.supports_prefix_sharing():
+            return None
+        chain = self.unified_buffer.chain
+
+        def fits() -> bool:
+            return chain.fits(demand)
+
+        with self._frees_take_effect():
+            while not fits():
+                plan = least_reclaim(chain, demand, self._evictable(tree_cache))
+                if plan is None or not self._evict_by(tree_cache, plan, fits):
+                    return False
         return True
 
-    def _reclaims(self, num_tokens: int) -> list[dict[str, int]]:
-        """What to evict for so many tokens, by kind; the next when the one before frees nothing."""
-        return [{"num_tokens": num_tokens, "swa_num_tokens": num_tokens}]
+    def _evict_by(self, tree_cache: Any, plan: Mapping[str, int], fits: Callable[[], bool]) -> bool:
+        """Evict tokens of the plan, or states if it has no tokens, until enough came free: whether anything was."""
+        tokens = {
+            "num_tokens": plan.get("full", 0) * self.page_size,
+            "swa_num_tokens": plan.get("window", 0) * self.page_size,
+        }
+        wanted = tokens if any(tokens.values()) else {"mamba_num": plan.get("state", 0)}
+        params = engine_types().EvictParams(**wanted)
+        evicted = tree_cache.evict_for_alloc(params, allocation_reclaim_satisfied=fits)
+        return bool(evicted.num_tokens_evicted or evicted.swa_num_tokens_evicted or evicted.mamba_num_evicted)
+
+    @contextmanager
+    def _frees_take_effect(self) -> Iterator[None]:
+        """Let frees take effect at once, those that wait too; a group that was open is open again afterwards."""
+        was_open = self.free_group is not None
+        if was_open:
+            self.free_group_end()
+        try:
+            yield
+        finally:
+            if was_open:
+                self.free_group_begin()
 
 
 class StateAdmission(ArenaAdmission):
@@ -77,7 +126,6 @@ class StateAdmission(ArenaAdmission):
     """
 
     mamba_allocator: ArenaPoolView
-    unified_buffer: UnifiedKVPool
 
     def mamba_full_cache_donor(self) -> Any:
         """The allocator itself: bytes of evicted tokens serve states."""
@@ -103,12 +151,26 @@ class StateAdmission(ArenaAdmission):
         """Bytes of a token on all sides."""
         return self.full_attn_allocator.entry_bytes
 
-    def _reclaims(self, num_tokens: int) -> list[dict[str, int]]:
-        num_states = -(-num_tokens * self._token_bytes() // self.mamba_allocator.entry_bytes)
-        return [*super()._reclaims(num_tokens), {"mamba_num": num_states}]
+    def _evictable(self, tree_cache: Any) -> dict[str, int]:
+        states = {"state": self._whole("state", tree_cache.mamba_evictable_size())}
+        return super()._evictable(tree_cache) | states
 
 
-def _evicts(tree_cache: Any, wanted: dict[str, int]) -> bool:
-    """Evict: whether anything was evicted."""
-    evicted = tree_cache.evict_for_alloc(engine_types().EvictParams(**wanted))
-    return bool(evicted.num_tokens_evicted or evicted.swa_num_tokens_evicted or evicted.mamba_num_evicted)
+def least_reclaim(
+    chain: PoolChain, demand: Mapping[str, int], evictable: Mapping[str, int], kept_first: Sequence[str] = KEPT_FIRST
+) -> dict[str, int] | None:
+    """Pages of each pool to evict before the demand fits; None if evicting all of the evictable ones does not suffice.
+
+    As few as possible of the first pool in `kept_first`, then of the second, and so on. O(pools log pages).
+    """
+    plan = dict(evictable)
+    if not chain.fits(demand, without=plan):
+        return None
+    for pool in kept_first:
+        if plan.get(pool):
+            plan[pool] = bisect_left(
+                range(plan[pool]),
+                1,
+                key=lambda num: chain.fits(demand, without={**plan, pool: num}),
+            )
+    return plan

@@ -8,12 +8,12 @@ import torch
 
 from kvstead.allocators import UnifiedMambaSWAAllocator, UnifiedSWAAllocator
 from kvstead.errors import InvalidSize
-from kvstead.integrations.sglang.allocator.arena_admission import ArenaAdmission, StateAdmission
 from kvstead.integrations.sglang.allocator.arena_calls import ArenaCalls, full_view, state_view, window_view
 from kvstead.integrations.sglang.allocator.arena_pool import ArenaPoolView, BufferCalls
 from kvstead.integrations.sglang.allocator.base import BaseTokenToKVPoolAllocator
 from kvstead.integrations.sglang.allocator.core_calls import CoreCalls
 from kvstead.integrations.sglang.allocator.swa import SWATokenToKVPoolAllocator
+from kvstead.integrations.sglang.allocator.window_admission import WindowAdmission, WindowStateAdmission
 from kvstead.integrations.sglang.allocator.window_calls import WindowCalls
 from kvstead.integrations.sglang.attribute_of import AttributeOf
 from kvstead.integrations.sglang.unified_memory_pool import UnifiedKVPool
@@ -21,7 +21,7 @@ from kvstead.integrations.sglang.unified_memory_pool import UnifiedKVPool
 
 @SWATokenToKVPoolAllocator.register  # SGLang asks by isinstance; the two share their calls, not their state
 class UnifiedSWAAllocatorBase(
-    ArenaCalls, BufferCalls, CoreCalls, WindowCalls, ArenaAdmission, BaseTokenToKVPoolAllocator
+    WindowAdmission, ArenaCalls, BufferCalls, CoreCalls, WindowCalls, BaseTokenToKVPoolAllocator
 ):
     """Slots in the pool "full" of `unified_buffer`, with window slots in "swa" until the window has moved on.
 
@@ -114,24 +114,6 @@ class UnifiedSWAAllocatorBase(
         """Whether so many pages of both sides fit now, together."""
         return self.ensure_capacity(num_full_pages * self.page_size, num_swa_pages * self.page_size)
 
-    def ensure_capacity(self, full_tokens: int, swa_tokens: int) -> bool:
-        """Whether so many slots of both sides fit now, together; pages move when they are taken."""
-        return self.core.fits(full_tokens, num_window_tokens=swa_tokens)
-
-    def evict_to_free_tokens(
-        self, tree_cache: Any, num_tokens: int, *, swa_num_tokens: int | None = None
-    ) -> bool | None:
-        """As `ArenaAdmission.evict_to_free_tokens`, for the larger of the two numbers on both sides."""
-        return super().evict_to_free_tokens(tree_cache, max(num_tokens, swa_num_tokens or 0))
-
-    def reclaim_for_prealloc(self, tree_cache: Any, full_tokens: int, swa_tokens: int) -> str | None:
-        """Evict until so many slots of both sides fit together: None, or why they do not, in words."""
-        if self._evict_until(
-            tree_cache, lambda: 0 if self.ensure_capacity(full_tokens, swa_tokens) else self.page_size
-        ):
-            return None
-        return f"{full_tokens} full and {swa_tokens} window slots do not fit together, and no more can be evicted"
-
     def swa_capacity_and_available(
         self, *, full_capacity: int, swa_capacity: int
     ) -> tuple[tuple[int, int], tuple[int, int]]:
@@ -166,7 +148,7 @@ class UnifiedSWATokenToKVPoolAllocator(UnifiedSWAAllocatorBase):
     """A `UnifiedSWAAllocatorBase` of the two pools."""
 
 
-class UnifiedMambaSWATokenToKVPoolAllocator(StateAdmission, UnifiedSWAAllocatorBase):
+class UnifiedMambaSWATokenToKVPoolAllocator(WindowStateAdmission, UnifiedSWAAllocatorBase):
     """A `UnifiedSWAAllocatorBase` with states in the pool "mamba". mamba_kvcache: what their slots index."""
 
     def __init__(self, *, mamba_kvcache: Any, **settings: Any) -> None:
@@ -179,6 +161,3 @@ class UnifiedMambaSWATokenToKVPoolAllocator(StateAdmission, UnifiedSWAAllocatorB
 
     def _new_core(self) -> Any:
         return UnifiedMambaSWAAllocator.over(self.unified_buffer.chain, order="fifo")
-
-    def _token_bytes(self) -> int:
-        return self.full_attn_allocator.entry_bytes + self.swa_attn_allocator.entry_bytes
