@@ -9,6 +9,7 @@ checkpoint         inserts the whole pages; where the tree had them already, the
 
 from __future__ import annotations
 
+from abc import ABC
 from collections.abc import Sequence
 from typing import Any, Self
 
@@ -29,7 +30,7 @@ __all__ = ["RadixCache", "RadixKey", "TreeNode"]
 _HIGHEST_PRIORITY = 2**63 - 1
 
 
-class RadixCache:
+class RadixCache(ABC):  # noqa: B024 - an ABC as SGLang's, so that subclasses can change from one base to the other
     """Cached prefixes over the slots of `params.token_to_kv_pool_allocator`, ours or SGLang's, or over no slots.
 
     params: SGLang's `CacheInitParams`, or ours. Parameters and results of the methods are SGLang's types in a process
