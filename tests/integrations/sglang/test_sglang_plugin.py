@@ -144,7 +144,7 @@ def test_off_leaves_sglang_alone(sglang, monkeypatch, caplog):
 def test_unknown_value_of_the_switch_is_refused(sglang, monkeypatch):
     """An unknown value is an error, not a guess."""
     monkeypatch.setenv(plugin.SWITCH, "yes")
-    with pytest.raises(ValueError, match=r"'yes'.*1, strict, off"):
+    with pytest.raises(ValueError, match=r"'yes'.*1, strict, audit, off"):
         plugin.register()
     assert not sglang.registry.waiting
 

@@ -4,7 +4,7 @@ SGLang calls `register` in each of its processes, before it has set up its log a
 all. So nothing is imported here: the classes are replaced when the first scheduler or model runner is made.
 
 KVSTEAD_SGLANG says what to do: `1` (the default) replaces what can be replaced, `strict` ends the process unless
-everything can be, `off` changes nothing.
+everything can be, `audit` keeps SGLang's classes and follows their calls, `off` changes nothing.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from typing import Any
 from kvstead.integrations.sglang import coverage
 
 SWITCH = "KVSTEAD_SGLANG"
-_MODES = ("1", "strict", "off")
+_MODES = ("1", "strict", "audit", "off")
 _FIRST_MADE = ("sglang.srt.managers.scheduler.Scheduler", "sglang.srt.model_executor.model_runner.ModelRunner")
 
 _log = logging.getLogger("kvstead.sglang")
@@ -48,14 +48,17 @@ def register() -> None:
 
 
 def _begin(mode: str) -> None:
-    """Replace the classes, now that the log is set up."""
+    """Replace or follow the classes, now that the log is set up."""
     version = coverage.installed_version()
     if version not in coverage.COVERED_VERSIONS:
         _log.warning("%s Nothing was replaced.", _refusal(version))
         return
-    from kvstead.integrations.sglang.replacing import replace_classes
+    from kvstead.integrations.sglang import auditing, replacing
 
-    replace_classes(strict=mode == "strict")
+    if mode == "audit":
+        auditing.start()
+    else:
+        replacing.replace_classes(strict=mode == "strict")
 
 
 def _refusal(version: str | None) -> str:
