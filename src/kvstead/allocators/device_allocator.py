@@ -21,7 +21,7 @@ from kvstead.allocators.growth import Segment
 from kvstead.errors import AuditError, InvalidSize
 from kvstead.kernels import device_ops, device_rows
 from kvstead.kernels.array_types import IntArray
-from kvstead.kernels.arrays import Integers, to_host
+from kvstead.kernels.arrays import Integers, to_host, whole
 from kvstead.kernels.device_dispatch import ops_for
 from kvstead.kernels.device_transfer import DeviceTransfer
 from kvstead.kernels.host import PARKED
@@ -63,7 +63,7 @@ class DeviceAllocator:
     ) -> None:
         require_pool(size, page_size)
         require_numbers(size, page_size, index_dtype)
-        self.page_size = page_size
+        self.page_size = whole(page_size, "page_size")
         self.device = torch.device(device)
         self.index_dtype = index_dtype
         self.free_group: list[DeviceRelease] | None = None

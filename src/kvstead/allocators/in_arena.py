@@ -22,7 +22,7 @@ from kvstead.allocators.free_groups import DefersFrees
 from kvstead.allocators.swa import WindowSide
 from kvstead.arena import Chain, PoolChain
 from kvstead.errors import InvalidSize, LayoutError
-from kvstead.kernels.arrays import Integers, hand_out, to_host
+from kvstead.kernels.arrays import Integers, hand_out, to_host, whole
 from kvstead.pages import FreeList, LinkedPool, Release
 from kvstead.pools.byte_arena import ByteArena
 from kvstead.pools.entry_spec import EntrySpec, Place
@@ -39,7 +39,19 @@ def side(kind: EntrySpec | int, name: str, page_size: int, place: Place) -> Entr
     return replace(spec, name=name, page_size=page_size, place=place)
 
 
-class ArenaAllocator(DefersFrees[Release], Allocator):
+class _ArenaGroups(DefersFrees[Release]):
+    """The free group of an allocator on `chain`."""
+
+    chain: Chain
+
+    def free_group_end(self) -> None:
+        """As `DefersFrees.free_group_end`. An eager arena's fence is called first; if it raises, the group is open."""
+        if self.free_group and self.chain.eager:
+            self.chain.order()
+        super().free_group_end()
+
+
+class ArenaAllocator(_ArenaGroups, Allocator):
     """A `PagedAllocator` whose pages lie in `pool` of `chain`, beside other pools that use the same bytes.
 
     Slots are virtual: they are handed out, freed and checked as ever, and `physical_slots` says where they lie now.
@@ -119,7 +131,7 @@ class UnifiedMambaAllocator(ArenaAllocator):
         return ArenaAllocator(chain, "full", order=order, has_states=True)
 
 
-class ArenaSWAAllocator(WindowSide, DefersFrees[Release], Allocator):
+class ArenaSWAAllocator(WindowSide, _ArenaGroups, Allocator):
     """An `SWAAllocator` on the pools "full" and "window" of a chain: neither side has a size of its own.
 
     Slots of both sides are virtual; `physical_slots` and `physical_window_slots` say where they lie now. `size` and
@@ -245,6 +257,7 @@ class UnifiedMambaSWAAllocator(ArenaSWAAllocator):
 
 def num_pages_for(num_tokens: int, page_size: int) -> int:
     """Pages that so many new tokens take. Raises `InvalidSize` for a negative number."""
+    num_tokens = whole(num_tokens, "the number of tokens")
     if num_tokens < 0:
         raise InvalidSize(f"{num_tokens} tokens are asked for. Ask for 0 or more.")
     return -(-num_tokens // page_size)

@@ -72,7 +72,7 @@ class LooseWindows:
     _window: LinkedPool
     _take: Callable[[int, int, int], IntArray | None]
     _slots: Callable[[IntArray], torch.Tensor]
-    _release: Callable[[FreeList, IntArray], None]
+    _release: Callable[..., None]
 
     def alloc_full(self, num_tokens: int) -> torch.Tensor | None:
         """Full pages without window pages: int64[num_tokens] slots, or None when short. Raises as `alloc`."""

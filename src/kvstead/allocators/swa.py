@@ -40,7 +40,8 @@ class WindowSide:
     device: torch.device
     _pool: FreeList
     _take: Callable[[int, int, int], IntArray | None]
-    _release: Callable[[FreeList, IntArray], None]
+    _release: Callable[..., None]
+    _after_free: Callable[[], int]
 
     def __init__(self, window: LinkedPool, page_size: int) -> None:
         self.num_window_pages = window.pool.num_pages
@@ -156,9 +157,10 @@ class WindowSide:
 
     def _free_windows(self, pages: IntArray) -> None:
         """Free the window pages of full pages, at once or when the group ends."""
+        after = self._after_free()
         linked = self._window.unlink(pages)
         if linked.size:
-            self._release(self._window.pool, linked)
+            self._release(self._window.pool, linked, after)
 
     def _refuse_move(self, fault: int, src: int, dst: int) -> NoReturn:
         src_page, dst_page = src // self.page_size, dst // self.page_size

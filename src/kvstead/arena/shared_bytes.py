@@ -56,6 +56,8 @@ class SharedBytes:
     page.
     """
 
+    eager = False  # nothing ever moves
+
     def __init__(self, total_bytes: int, pools: Sequence[SharedPool], *, sink_bytes: int = 0) -> None:
         if sink_bytes < 0:
             raise InvalidSize(f"sink_bytes is {sink_bytes}. Pass 0 or more.")

@@ -32,7 +32,7 @@ def inward(byte: int, side: int, page_bytes: int) -> int:
 class Extent:
     """Pages `lo` to `hi` of a pool with `page_bytes` a page, `num_holes` of them free; its ids are `first` to `limit`.
 
-    place: the side where the span is anchored, or 0.
+    place: the side where the span is anchored, or 0. most: pages that can be used at once, as each needs a virtual id.
     """
 
     page_bytes: int
@@ -42,6 +42,7 @@ class Extent:
     lo: int
     hi: int
     num_holes: int = 0
+    most: int = 2**62
 
     @property
     def num_used(self) -> int:

@@ -18,7 +18,7 @@ import torch
 
 from kvstead.errors import InvalidSize, LayoutError
 from kvstead.kernels.array_types import IntArray
-from kvstead.kernels.arrays import to_device
+from kvstead.kernels.arrays import to_device, whole
 from kvstead.pools.entry_spec import EntrySpec
 
 # A gather needs as much memory again as it moves. On the host the copy should stay in a core's cache.
@@ -33,6 +33,7 @@ class ByteArena:
     """
 
     def __init__(self, total_bytes: int, device: str | torch.device = "cpu", *, storage: bool = True) -> None:
+        total_bytes = whole(total_bytes, "total_bytes")
         if total_bytes < 1:
             raise InvalidSize(f"total_bytes is {total_bytes}. Use 1 byte or more.")
         self.total_bytes = total_bytes

@@ -102,7 +102,7 @@ class Answer:
 
     def _queue(self, text: str, tokens: tuple[int, ...], completion: Completion | None = None) -> None:
         self.texts.append(text)
-        self.pieces.append(Piece(self.index, self.request.request_id, text, tokens, completion))
+        self.pieces.append(Piece(self.index, self.request.number, text, tokens, completion))
 
 
 class RunStatistics:
@@ -186,14 +186,14 @@ class OpenAnswers:
         rejections = self.statistics.rejections
         if finish_reason is FinishReason.REJECTED and len(rejections) < _MOST_MESSAGES:
             rejections.append(f"request {answer.request.request_id}: {reason}")
-        del self.by_id[answer.request.request_id]
+        del self.by_id[answer.request.number]
         self.statistics.ended[finish_reason] += 1
         answer.end(finish_reason, reason)
 
     def place(self, step: Step) -> None:
         """Note the rows of requests whose prompts a step computes."""
         for chunk in step.chunks:
-            answer = self.by_id[chunk.request.request_id]
+            answer = self.by_id[chunk.request.number]
             self._on_row[chunk.row] = answer
             self.sampler.draws[chunk.row] = answer.draw
 
