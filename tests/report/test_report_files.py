@@ -6,8 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kvstead.report.files import to_json, write_report
-from kvstead.report.plots import Timeline, hit_rates, write_plots
+from kvstead.report.files import Timeline, hit_rates, to_json, write_plots, write_report
 
 PNG = b"\x89PNG\r\n\x1a\n"
 

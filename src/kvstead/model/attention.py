@@ -35,15 +35,12 @@ def attention_shape(fields: Fields, kind: CacheKind) -> AttentionShape:
     if is_latent(fields):
         return _latent_shape(fields, kind)
     # Some models give their sliding layers, or their global ones, a shape of their own.
-    own = _OWN_PREFIX.get(kind, "")
+    own = "swa_" if kind is CacheKind.WINDOW else ""
     heads = fields.size(*_both(own, "num_attention_heads"), "n_head", "n_heads")
     kv_heads = _kv_heads(fields, kind, own, heads)
     key_dim = _head_dim(fields, kind, own, heads)
     value_dim = fields.number(*_both(own, "v_head_dim")) or key_dim
     return AttentionShape(heads, kv_heads, key_dim, value_dim)
-
-
-_OWN_PREFIX = {CacheKind.WINDOW: "swa_"}
 
 
 def _both(prefix: str, key: str) -> tuple[str, ...]:

@@ -6,7 +6,7 @@ that does not say in which layers raises, unless `defaults` knows its class.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from kvstead.errors import LayoutError
@@ -29,9 +29,7 @@ class LayerPlan:
     has_feed_forward: bool = True
 
 
-_FULL = LayerPlan(CacheKind.FULL)
-_WINDOW = LayerPlan(CacheKind.WINDOW)
-_CHUNK = LayerPlan(CacheKind.CHUNK)
+_FULL, _WINDOW, _CHUNK = map(LayerPlan, (CacheKind.FULL, CacheKind.WINDOW, CacheKind.CHUNK))
 _STATE = LayerPlan(is_stateful=True)
 _BOTH = LayerPlan(CacheKind.FULL, is_stateful=True)
 _NEITHER = LayerPlan()
@@ -56,18 +54,14 @@ def read_plans(fields: Fields) -> list[LayerPlan]:
     for key, read in _READERS:
         if fields.has(key):
             return read(fields, key)
-    if _hints_at_state(fields):
+    # Class or keys may say that some layers keep a state, even if they do not describe it.
+    if (
+        fields.model_type in defaults.STATEFUL
+        or fields.has_any_of(defaults.STATE_KEY_PREFIXES)
+        or has_state_family(fields)
+    ):
         return _stateful_without_list(fields)
     return _uniform_or_default(fields)
-
-
-def _hints_at_state(fields: Fields) -> bool:
-    """Whether class or keys say that some layers keep a state, even if they do not describe it."""
-    return (
-        fields.model_type in defaults.STATEFUL
-        or has_state_family(fields)
-        or fields.has_any_of(defaults.STATE_KEY_PREFIXES)
-    )
 
 
 def num_layers(fields: Fields) -> int:
@@ -144,16 +138,11 @@ def _checked_marks(fields: Fields, key: str) -> list[int]:
 
 
 def _indices(fields: Fields, key: str) -> list[LayerPlan]:
-    attending = _within(fields, key, fields.numbers(key))
-    return _spread(fields, lambda index: index in attending, _STATE)
-
-
-def _within(fields: Fields, key: str, indices: Iterable[int]) -> set[int]:
-    chosen = set(indices)
-    beyond = sorted(index for index in chosen if not 0 <= index < num_layers(fields))
+    attending = set(fields.numbers(key))
+    beyond = sorted(index for index in attending if not 0 <= index < num_layers(fields))
     if beyond:
         raise LayoutError(f"{fields.name}: {key} names the layers {beyond}. Layers are 0 .. {num_layers(fields) - 1}.")
-    return chosen
+    return _spread(fields, lambda index: index in attending, _STATE)
 
 
 def _period(fields: Fields, key: str) -> list[LayerPlan]:

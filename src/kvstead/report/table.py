@@ -1,4 +1,4 @@
-"""Prints the summary of a replay, the JSON object of `kvstead.replay.summary`."""
+"""Prints the summary of a replay, or of a generation: JSON objects of `kvstead.replay.summary` and `LLM.summary`."""
 
 from __future__ import annotations
 
@@ -155,17 +155,20 @@ def bytes_by_state(summary: Mapping[str, Any]) -> Table:
     """
     memory = summary["memory"]
     total = memory["total_bytes"]
+
+    def cells(num_bytes: int) -> tuple[str, str, str]:
+        return format_count(num_bytes), format_bytes(num_bytes), format_share(num_bytes, total)
+
     table = Table(box=box.SIMPLE_HEAD, show_footer=True)
     table.add_column("bytes, mean over the clock", footer="the whole pool", style="bold")
-    table.add_column("", footer=format_count(sum(memory["by_state"].values())), justify="right")
-    table.add_column("", footer=format_bytes(total), justify="right")
-    table.add_column("", footer=format_share(total, total), justify="right")
+    whole = format_count(sum(memory["by_state"].values())), *cells(total)[1:]
+    for footer in whole:
+        table.add_column("", footer=footer, justify="right")
     for state, num_bytes in memory["by_state"].items():
-        table.add_row(state, format_count(num_bytes), format_bytes(num_bytes), format_share(num_bytes, total))
+        table.add_row(state, *cells(num_bytes))
     if "free" not in memory["by_state"]:
-        free = memory["free"]
         table.add_section()
-        table.add_row("free: holes and gap", format_count(free), format_bytes(free), format_share(free, total))
+        table.add_row("free: holes and gap", *cells(memory["free"]))
     return table
 
 
@@ -202,3 +205,31 @@ def _listed(what: str, count: int, messages: list[str]) -> Iterator[str]:
     yield from (f"  {message}" for message in messages[:_MOST_MESSAGES])
     if count > _MOST_MESSAGES:
         yield f"  and {format_count(count - min(len(messages), _MOST_MESSAGES))} more"
+
+
+def print_generation(summary: Mapping[str, Any], console: Console) -> None:
+    """Print the figures of a summary, and below them whether it was interrupted."""
+    print_text(_generation_headline(summary), console, style="bold")
+    console.print(figures(_generation_lines(summary)))
+    if summary["interrupted"]:
+        print_text("Interrupted: texts and figures end there.", console)
+
+
+def _generation_headline(summary: Mapping[str, Any]) -> str:
+    """Which model ran on what, in one line."""
+    memory = format_bytes(summary["memory"]["total_bytes"])
+    return (
+        f"{summary['model']}: {memory} of {summary['cache_dtype']}, {summary['layout']} layout, "
+        f"page size {summary['page_size']}"
+    )
+
+
+def _generation_lines(summary: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    yield from request_lines(summary["requests"])
+    generated = f"{format_count(summary['output_tokens'])} generated in {format_seconds(summary['wall_s'])}"
+    yield "throughput", f"{summary['throughput_tok_s']:,.1f} tokens/s: {generated}"
+    yield "prefix hit rate", hit_rate(summary["prefix"])
+    yield "memory in use", memory_in_use(summary["memory"])
+    yield from kind_lines(summary["memory"])
+    outside = format_share(summary["outside_model_share"], 1)
+    yield "outside the model", f"{outside} of the time, {format_count(summary['steps'])} steps"
