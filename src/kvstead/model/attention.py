@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from kvstead.errors import LayoutError
 from kvstead.model import defaults
 from kvstead.model.config_fields import Fields
-from kvstead.model.kinds import BOUNDED, PACKED_LATENT, CacheKind, TokenCache, dtype_bytes
+from kvstead.model.kinds import BOUNDED, PACKED_LATENT, CacheKind, LayoutOptions, TokenCache, dtype_bytes
 from kvstead.model.state import split, split_or_replicate
 
 _QUANTISED_RUN = 128  # elements that share one scale
@@ -93,17 +93,17 @@ def owned_kind(fields: Fields, kind: CacheKind) -> CacheKind:
     return CacheKind.LATENT if is_latent(fields) and kind is CacheKind.FULL else kind
 
 
-def read_token_cache(fields: Fields, kind: CacheKind, cache_dtype: str, tensor_parallel: int) -> TokenCache:
-    """What a layer that attends as `kind` (FULL, WINDOW or CHUNK) keeps per token on one of `tensor_parallel` ranks.
+def read_token_cache(fields: Fields, options: LayoutOptions, kind: CacheKind) -> TokenCache:
+    """What a layer that attends as `kind` (FULL, WINDOW or CHUNK) keeps per token on one rank.
 
     Key and value heads are divided among the ranks; where there are fewer heads than ranks, each rank holds a copy of
     one. Every rank holds the whole latent. Raises `LayoutError`.
     """
-    shape = attention_shape(fields, kind)
-    split(fields, "attention heads", shape.query_heads, tensor_parallel)
+    shape, cache_dtype = attention_shape(fields, kind), options.cache_dtype
+    split(fields, "attention heads", shape.query_heads, options.tensor_parallel)
     if is_latent(fields):
         return _latent_cache(fields, cache_dtype)
-    kv_heads = split_or_replicate(fields, "key and value heads", shape.kv_heads, tensor_parallel)
+    kv_heads = split_or_replicate(fields, "key and value heads", shape.kv_heads, options.tensor_parallel)
     if cache_dtype == PACKED_LATENT:
         raise LayoutError(
             f"{PACKED_LATENT} packs latents only, and {fields.name} has {kind} layers. Use another cache_dtype."

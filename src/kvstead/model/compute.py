@@ -56,12 +56,8 @@ class ComputeProfile:
         plans = read_plans(fields)
         weights = _count(fields, plans)
         per_pair = [(plan.attention, _flops_per_pair(fields, plan.attention)) for plan in plans if plan.attention]
-        return cls(
-            weights.total,
-            weights.active,
-            sum(flops for _, flops in per_pair),
-            sum(flops for kind, flops in per_pair if kind in BOUNDED),
-        )
+        bounded = sum(flops for kind, flops in per_pair if kind in BOUNDED)
+        return cls(weights.total, weights.active, sum(flops for _, flops in per_pair), bounded)
 
     @classmethod
     def preset(cls, name: str) -> Self:

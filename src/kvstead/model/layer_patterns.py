@@ -55,11 +55,8 @@ def read_plans(fields: Fields) -> list[LayerPlan]:
         if fields.has(key):
             return read(fields, key)
     # Class or keys may say that some layers keep a state, even if they do not describe it.
-    if (
-        fields.model_type in defaults.STATEFUL
-        or fields.has_any_of(defaults.STATE_KEY_PREFIXES)
-        or has_state_family(fields)
-    ):
+    is_known = fields.model_type in defaults.STATEFUL or has_state_family(fields)
+    if is_known or fields.has_any_of(defaults.STATE_KEY_PREFIXES):
         return _stateful_without_list(fields)
     return _uniform_or_default(fields)
 

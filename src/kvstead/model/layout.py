@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass, field
-from functools import cache, cached_property
+from functools import cache, cached_property, partial
 from typing import Literal, Self, Unpack
 
 from kvstead.errors import InvalidSize, LayoutError, MisalignedSize
@@ -27,7 +27,6 @@ from kvstead.model.kinds import (
     LayerCache,
     LayoutKeywords,
     LayoutOptions,
-    TokenCache,
 )
 from kvstead.model.layer_patterns import read_plans, read_producers
 from kvstead.model.state import read_state
@@ -80,8 +79,7 @@ class ModelLayout:
     @classmethod
     def preset(cls, name: str, **keywords: Unpack[LayoutKeywords]) -> Self:
         """The layout of a bundled model; keywords as in `from_config`. Raises `LayoutError` for an unknown name."""
-        config = preset_config(name)
-        return cls.from_config(config, name=name, **keywords)
+        return cls.from_config(preset_config(name), name=name, **keywords)
 
     @cached_property
     def kinds(self) -> tuple[CacheKind, ...]:
@@ -208,10 +206,7 @@ def _read_layers(fields: Fields, options: LayoutOptions) -> tuple[LayerCache, ..
     if state and stated_dtype is not None and stated_dtype != options.state_dtype:
         fields.assume(f"state in {options.state_dtype}, though mamba_ssm_dtype is {stated_dtype}")
 
-    @cache
-    def token_cache(kind: CacheKind) -> TokenCache:
-        return read_token_cache(fields, kind, options.cache_dtype, options.tensor_parallel)
-
+    token_cache = cache(partial(read_token_cache, fields, options))
     layers = []
     for index, plan in enumerate(plans):
         own_state = state if plan.is_stateful else ()

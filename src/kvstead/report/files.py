@@ -8,9 +8,8 @@ from __future__ import annotations
 import csv
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -20,6 +19,8 @@ from matplotlib.layout_engine import ConstrainedLayoutEngine
 from numpy.typing import NDArray
 
 from kvstead.report.units import format_bytes
+
+Timeline = Mapping[str, NDArray[np.float64]]
 
 _GIB = 1024**3
 _SIZE_INCHES = (9.0, 4.5)
@@ -52,26 +53,13 @@ def write_report(
         writer = csv.writer(stream)
         writer.writerow(columns)
         writer.writerows([round(value, 6) for value in row] for row in samples)
-    return summary_file, timeline_file, *write_plots(folder, summary, Timeline.of(columns, samples))
+    return summary_file, timeline_file, *write_plots(folder, summary, timeline_of(columns, samples))
 
 
-@dataclass(frozen=True, slots=True)
-class Timeline:
-    """Samples over the trace's clock: float64[n] per column."""
-
-    columns: Mapping[str, NDArray[np.float64]]
-
-    @classmethod
-    def of(cls, names: Sequence[str], rows: Sequence[Sequence[float]]) -> Self:
-        """From samples, each with one value per name."""
-        values = np.array(rows, dtype=np.float64).reshape(len(rows), len(names))
-        return cls({name: values[:, column] for column, name in enumerate(names)})
-
-    def __getitem__(self, name: str) -> NDArray[np.float64]:
-        return self.columns[name]
-
-    def __len__(self) -> int:
-        return len(self["clock_s"])
+def timeline_of(names: Sequence[str], rows: Sequence[Sequence[float]]) -> Timeline:
+    """The columns of samples that have one value per name: float64[n] each, over the trace's clock."""
+    values = np.array(rows, dtype=np.float64).reshape(len(rows), len(names))
+    return dict(zip(names, values.T, strict=True))
 
 
 _Drawing = Callable[[Axes, NDArray[np.float64], Mapping[str, Any], Timeline], None]
@@ -82,7 +70,7 @@ def write_plots(folder: Path, summary: Mapping[str, Any], timeline: Timeline) ->
 
     `memory.png` and `requests.png`, and `hit_rate.png` where the trace carries reuse. None for fewer than two samples.
     """
-    if len(timeline) < 2:  # noqa: PLR2004 - a line needs two points
+    if len(timeline["clock_s"]) < 2:  # noqa: PLR2004 - a line needs two points
         return ()
     drawings: dict[str, _Drawing] = {"memory.png": _draw_memory, "requests.png": _draw_requests}
     if summary["prefix"]["hit_rate"] is not None:

@@ -1,4 +1,7 @@
-"""Prints the summary of a replay, or of a generation: JSON objects of `kvstead.replay.summary` and `LLM.summary`."""
+"""The tables of a replay, of a generation and of an engine's coverage.
+
+The summaries are the JSON objects of `kvstead.replay.summary` and of `LLM.summary`.
+"""
 
 from __future__ import annotations
 
@@ -7,6 +10,7 @@ from typing import Any
 
 from rich import box
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Column, Table
 
 from kvstead.report.units import format_bytes, format_clock, format_count, format_seconds, format_share
@@ -233,3 +237,12 @@ def _generation_lines(summary: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     yield from kind_lines(summary["memory"])
     outside = format_share(summary["outside_model_share"], 1)
     yield "outside the model", f"{outside} of the time, {format_count(summary['steps'])} steps"
+
+
+def coverage_table(title: str, rows: Iterable[tuple[str, str]]) -> Table:
+    """One line per class. rows: the path of each class, and why it is not replaced ("" if it is)."""
+    columns = Column("class", no_wrap=True), "replaced"
+    table = Table(*columns, title=escape(title), title_justify="left", title_style="bold", box=box.SIMPLE_HEAD)
+    for path, fault in rows:
+        table.add_row(escape(path), escape(f"no: {fault}" if fault else "yes"))
+    return table
