@@ -88,11 +88,6 @@ def _latent_shape(fields: Fields, kind: CacheKind) -> AttentionShape:
     return AttentionShape(heads, heads, key_dim, fields.size("v_head_dim"))
 
 
-def owned_kind(fields: Fields, kind: CacheKind) -> CacheKind:
-    """The kind of cache that a layer keeps which attends as `kind`."""
-    return CacheKind.LATENT if is_latent(fields) and kind is CacheKind.FULL else kind
-
-
 def read_token_cache(fields: Fields, options: LayoutOptions, kind: CacheKind) -> TokenCache:
     """What a layer that attends as `kind` (FULL, WINDOW or CHUNK) keeps per token on one rank.
 

@@ -16,7 +16,7 @@ from functools import cache, cached_property, partial
 from typing import Literal, Self, Unpack
 
 from kvstead.errors import InvalidSize, LayoutError, MisalignedSize
-from kvstead.model.attention import owned_kind, read_token_cache
+from kvstead.model.attention import is_latent, read_token_cache
 from kvstead.model.catalog import find_config, preset_config
 from kvstead.model.config_fields import ConfigSource, Fields, read_fields
 from kvstead.model.kinds import (
@@ -213,7 +213,7 @@ def _read_layers(fields: Fields, options: LayoutOptions) -> tuple[LayerCache, ..
         if plan.attention is None:
             layers.append(LayerCache(index, state=own_state))
         elif index in producers:
-            kind = owned_kind(fields, plan.attention)
+            kind = CacheKind.LATENT if is_latent(fields) and plan.attention is CacheKind.FULL else plan.attention
             layers.append(LayerCache(index, state=own_state, shared_kind=kind, shared_with=producers[index]))
         else:
             layers.append(LayerCache(index, token_cache(plan.attention), own_state))
