@@ -86,13 +86,12 @@ if TYPE_CHECKING:
 
 _LAYERS = {
     "kvstead.errors": """
-        AuditError CheckpointError DoubleFree ForeignPage FreeGroupError InvalidSize KVSteadError
-        LayoutError LockUnderflow MisalignedSegment MisalignedSize OpenGroup RequestError RowOverflow
-        StaleRow TraceError UseAfterFree WindowTaken
+        AuditError CheckpointError DoubleFree ForeignPage FreeGroupError InvalidSize KVSteadError LayoutError
+        LockUnderflow MisalignedSegment MisalignedSize OpenGroup RequestError RowOverflow StaleRow TraceError
+        UseAfterFree WindowTaken
     """,
     "kvstead.model": """
-        CacheKind ComputeProfile LayerCache LayoutOptions MemorySplit ModelLayout PaddedPages TokenCache
-        Window
+        CacheKind ComputeProfile LayerCache LayoutOptions MemorySplit ModelLayout PaddedPages TokenCache Window
     """,
     "kvstead.pages": "FreeList PageTable",
     "kvstead.pools": "ArenaKVPool ArenaStatePool ByteArena EntrySpec KVPool Place RequestTable StatePool",
