@@ -34,20 +34,12 @@ from kvstead.model import Window
 _BLOCK = 128  # tokens, and entries, of a block
 
 
-@dataclass(frozen=True, slots=True)
-class Visible:
-    """The gathered entries that packed tokens see: token t sees `first[t]` .. `last[t]`, int64[tokens] each."""
-
-    first: IntArray
-    last: IntArray
-
-
-def visible(jobs: Jobs, window: Window | None, groups: list[Group]) -> Visible:
-    """The range of each token among the entries that `group` lists for these jobs and this window."""
+def visible(jobs: Jobs, window: Window | None, groups: list[Group]) -> tuple[IntArray, IntArray]:
+    """The first and the last of the entries that each token sees, int64[tokens] each, among those `group` lists."""
     begins = [np.arange(some.keys.start, some.keys.stop, some.num_read) for some in groups]
     at_zero = np.concatenate(begins) - first_read(jobs.starts, window)  # where position 0 would be
     positions, offset = jobs.positions(), at_zero.repeat(jobs.num_new)
-    return Visible(first_read(positions, window) + offset, positions + offset)
+    return first_read(positions, window) + offset, positions + offset
 
 
 class FlexAttention:
@@ -76,13 +68,13 @@ class FlexAttention:
         return FlexPlan(self._call, plan, full, bounded)
 
     def _mask(self, jobs: Jobs, side: SidePlan, window: Window | None) -> flex.BlockMask:
-        seen, num_entries = visible(jobs, window, side.groups), side.groups[-1].keys.stop
-        begins = seen.first[::_BLOCK] // _BLOCK
-        ends = np.append(seen.last[_BLOCK - 1 : -1 : _BLOCK], seen.last[-1]) // _BLOCK + 1
+        firsts, lasts = visible(jobs, window, side.groups)
+        begins = firsts[::_BLOCK] // _BLOCK
+        ends = np.append(lasts[_BLOCK - 1 : -1 : _BLOCK], lasts[-1]) // _BLOCK + 1
         # At least two columns, which counts may leave unused: dynamo compiles sizes of 1 separately.
         columns = np.arange(max(int((ends - begins).max()), 2))
         blocks = np.minimum(begins[:, None] + columns, ends[:, None] - 1)
-        first, last = to_device(seen.first, self._device), to_device(seen.last, self._device)
+        first, last = to_device(firsts, self._device), to_device(lasts, self._device)
 
         def sees(_batch: torch.Tensor, _head: torch.Tensor, token: torch.Tensor, entry: torch.Tensor) -> torch.Tensor:
             return (first[token] <= entry) & (entry <= last[token])
@@ -92,7 +84,7 @@ class FlexAttention:
             to_device(blocks, self._device).int()[None, None],
             BLOCK_SIZE=_BLOCK,
             mask_mod=sees,
-            seq_lengths=(seen.first.size, num_entries),
+            seq_lengths=(firsts.size, side.groups[-1].keys.stop),
             compute_q_blocks=False,
         )
 
