@@ -15,10 +15,8 @@ from packed_jobs import CPU, jobs_of, seen_from
 from kvstead.engine import KVCacheManager
 from kvstead.errors import LayoutError
 from kvstead.integrations.transformers import TransformersRunner, model_layout
-from kvstead.integrations.transformers.attention import attend
-from kvstead.integrations.transformers.attention_groups import group
-from kvstead.integrations.transformers.flex_attention import FlexAttention, visible
-from kvstead.integrations.transformers.forward_plan import PLAN_KEYWORD, Plan, SidePlan
+from kvstead.integrations.transformers.attention import FlexAttention, attend, visible
+from kvstead.integrations.transformers.forward_plan import PLAN_KEYWORD, Plan, SidePlan, group
 from kvstead.model import Window
 
 _JOBS = st.lists(st.tuples(st.integers(0, 300), st.sampled_from([1, 1, 2, 9, 150])), min_size=1, max_size=12)

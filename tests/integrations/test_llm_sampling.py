@@ -11,7 +11,7 @@ from llm_serving import prompt_of, serving
 
 from kvstead.errors import RequestError
 from kvstead.integrations.transformers import SamplingParams
-from kvstead.integrations.transformers.attention_groups import Jobs
+from kvstead.integrations.transformers.forward_plan import Jobs
 from kvstead.integrations.transformers.sampling import RowSampler
 
 _COMMON = prompt_of(1, 24)

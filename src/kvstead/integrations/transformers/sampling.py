@@ -17,7 +17,7 @@ import torch
 from transformers import LogitsProcessorList, TemperatureLogitsWarper, TopPLogitsWarper
 
 from kvstead.errors import RequestError
-from kvstead.integrations.transformers.attention_groups import Jobs
+from kvstead.integrations.transformers.forward_plan import Jobs
 
 _SEEDS = 2**64
 
