@@ -5,7 +5,7 @@ The summaries are the JSON objects of `kvstead.replay.summary` and of `LLM.summa
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterable, Iterator, Mapping
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from rich import box

@@ -18,8 +18,7 @@ import torch
 
 from kvstead.integrations.sglang.attribute_of import AttributeOf
 from kvstead.integrations.sglang.base_prefix_cache import CacheInitParams, engine_types
-from kvstead.integrations.sglang.radix_key import RadixKey
-from kvstead.integrations.sglang.radix_node import TreeNode, namespace_of
+from kvstead.integrations.sglang.radix_node import RadixKey, TreeNode
 from kvstead.integrations.sglang.token_codes import TokenCodes
 from kvstead.integrations.sglang.tree_pools import UnboundPool, pool_of, slots_of
 from kvstead.kernels.array_types import IntArray
@@ -29,6 +28,7 @@ from kvstead.prefix import Insertion, Match, Namespace, PrefixTree
 __all__ = ["RadixCache", "RadixKey", "TreeNode"]
 
 _HIGHEST_PRIORITY = 2**63 - 1
+_NO_PAIRS = "Keys of token pairs (EAGLE) are not supported. Use SGLang's own cache with EAGLE."
 
 
 class RadixCache(ABC):  # noqa: B024 - an ABC as SGLang's, so that subclasses can change from one base to the other
@@ -49,9 +49,7 @@ class RadixCache(ABC):  # noqa: B024 - an ABC as SGLang's, so that subclasses ca
 
     def __init__(self, params: Any) -> None:
         if params.is_eagle:
-            raise NotImplementedError(
-                "Keys of token pairs (EAGLE) are not supported. Use SGLang's own cache with EAGLE."
-            )
+            raise NotImplementedError(_NO_PAIRS)
         if params.enable_kv_cache_events:
             raise NotImplementedError("KV events are not supported. Turn them off, or use SGLang's own cache.")
         if params.eviction_policy_config:
@@ -260,9 +258,8 @@ class RadixCache(ABC):  # noqa: B024 - an ABC as SGLang's, so that subclasses ca
         prompt_len: where to split, so that what follows can be evicted alone; the prompt gets a higher priority.
         """
         row, kv, namespace, priority = self._row(req, len(token_ids)), req.kv, _namespace(req), req.priority or 0
-        limit = getattr(
-            kv, "swa_evict_floor", 0
-        )  # a model with windows alone has freed what lies before, which cannot be cached
+        # A model with windows alone has freed what lies before this, so that cannot be cached.
+        limit = getattr(kv, "swa_evict_floor", 0)
         tokens = _tokens(token_ids)[: -(-limit // self.page_size) * self.page_size or None]
         done = self._insert(tokens, row, namespace, priority)
         if self.page_size <= prompt_len < done.num_tokens:
@@ -289,9 +286,10 @@ def _tokens(token_ids: Sequence[int]) -> IntArray:
 def _read_key(key: Any) -> tuple[IntArray, Namespace]:
     """Tokens and namespace of a key, SGLang's or ours."""
     if key.is_bigram:
-        raise NotImplementedError("Keys of token pairs (EAGLE) are not supported. Use SGLang's own cache with EAGLE.")
-    return _tokens(key.raw_token_ids()), namespace_of(key.extra_key, key.cache_salt)
+        raise NotImplementedError(_NO_PAIRS)
+    return _tokens(key.raw_token_ids()), _namespace(key)
 
 
-def _namespace(req: Any) -> Namespace:
-    return namespace_of(req.extra_key, req.cache_salt)
+def _namespace(source: Any) -> Namespace:
+    """The tree's namespace for the adapter and the tenant of a key or a request."""
+    return Namespace(lora=source.extra_key or "", salt=source.cache_salt or "")

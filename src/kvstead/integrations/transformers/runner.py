@@ -13,11 +13,9 @@ from transformers import PreTrainedModel
 
 from kvstead.engine import KVCacheManager, Step
 from kvstead.errors import LayoutError, RequestError
-from kvstead.integrations.transformers.attention import ATTENTION_NAME, register_attention
-from kvstead.integrations.transformers.attention_groups import Jobs, concatenated_ranges
+from kvstead.integrations.transformers.attention import ATTENTION_NAME, FlexAttention, register_attention
 from kvstead.integrations.transformers.families import Way, packing_limit, rope_limit, way_of
-from kvstead.integrations.transformers.flex_attention import FlexAttention
-from kvstead.integrations.transformers.forward_plan import PLAN_KEYWORD, plan_forward
+from kvstead.integrations.transformers.forward_plan import PLAN_KEYWORD, Jobs, concatenated_ranges, plan_forward
 from kvstead.integrations.transformers.layout import require_same_layers
 from kvstead.integrations.transformers.pooled_cache import PooledCache
 from kvstead.kernels.array_types import IntArray
