@@ -45,7 +45,7 @@ class Neighbours(Protocol):
 class SubPool:
     """A span and a page map that agree, and the bytes they are about: the `Places` of one pool's ids.
 
-    index: position in the chain. num_virtual: ids that the pool may have. Pages are int64[k]; calls O(k), and the moves.
+    index: position in the chain. num_virtual: ids that the pool may have. Pages are int64[k]; calls O(k) and the moves.
     """
 
     __slots__ = ("_chain", "_index", "arena", "map", "span", "spec")
