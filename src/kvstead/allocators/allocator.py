@@ -216,9 +216,8 @@ class Allocator:
         if not pages.size:
             return
         after = self._after_free()
-        queued = (
-            np.concatenate(parts[::-1]) if self._pool.order == "lifo" else pages
-        )  # as single calls would queue them
+        # Queue them as single calls would.
+        queued = np.concatenate(parts[::-1]) if self._pool.order == "lifo" else pages
         try:
             left = self._pool.leave(queued, after)
         except (DoubleFree, ForeignPage):

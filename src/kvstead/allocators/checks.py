@@ -76,8 +76,7 @@ def refuse_lengths(row: int, prefix: int, seq: int) -> NoReturn:
 def require_tail(seq: int, tail: int, num_new: int, page_size: int) -> None:
     """Check the last `tail` of `num_new` new tokens of a row that grows to `seq`.
 
-    Raises `InvalidSize` for a tail that is negative or longer than what is new, `MisalignedSegment` for one that does
-    not start on a page boundary.
+    Raises `InvalidSize` for a tail below 0 or longer than what is new, `MisalignedSegment` for one off a page boundary.
     """
     start = seq - tail
     if not 0 <= tail <= num_new:

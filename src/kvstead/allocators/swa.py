@@ -19,13 +19,12 @@ import torch
 from kvstead.allocators import growth
 from kvstead.allocators.allocator import Allocator
 from kvstead.allocators.checks import own_pages, require_page_start, require_tail, state_pages, window_pages
-from kvstead.allocators.free_groups import DefersFrees
 from kvstead.errors import InvalidSize, MisalignedSegment, UseAfterFree, WindowTaken
 from kvstead.kernels import windows
 from kvstead.kernels.array_types import IntArray, StateArray
 from kvstead.kernels.arrays import Integers, to_device, to_host
 from kvstead.pages import FreeList, LinkedPool, Release
-from kvstead.pages.row_segments import segment_pages
+from kvstead.pages.free_group import DefersFrees
 
 
 class WindowSide:
@@ -118,7 +117,7 @@ class WindowSide:
     def free_swa_segment(self, slots: Integers, *, start_pos: int) -> None:
         """`free_swa` for a stretch of a row, whole pages at a time. Raises `MisalignedSegment` as `free_segment`."""
         require_page_start(start_pos, self.page_size)
-        self._free_windows(segment_pages(to_host(slots), self.page_size))
+        self._free_windows(growth.segment_pages(to_host(slots), self.page_size))
 
     def free_swa_segments(self, pairs: Iterable[growth.Segment]) -> None:
         """`free_swa` for several stretches, (slots, start_pos) each, all or none."""

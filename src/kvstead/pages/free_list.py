@@ -22,9 +22,8 @@ from kvstead.kernels.array_types import IntArray
 from kvstead.kernels.arrays import whole
 from kvstead.kernels.host import FREE, LIVE, PARKED
 from kvstead.pages.page_bitmap import PageBitmap
-from kvstead.pages.page_table import MAX_TAG, MIN_TAG, PageTable, refuse_tag, translate_in_place
+from kvstead.pages.page_table import MAX_TAG, MIN_TAG, PageTable, refuse_segment, refuse_tag, translate_in_place
 from kvstead.pages.places import Places
-from kvstead.pages.row_segments import refuse_segment
 
 ORDERS = ("lifo", "fifo", "lowest")
 
@@ -208,8 +207,7 @@ class FreeList:
             self._account(pages, FREE)
 
     def translate(self, slots: IntArray, page_size: int) -> IntArray:
-        """Where slots of these pages lie now: a new int64[k], 0, in the padding, for -1 and where nobody holds the
-        page.
+        """Where slots of these pages lie now: a new int64[k], 0, in the padding, for -1 and where the page is not live.
 
         Raises `ForeignPage` for a slot below -1 or outside the pool. O(slots).
         """

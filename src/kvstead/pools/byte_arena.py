@@ -45,8 +45,7 @@ class ByteArena:
     def register(self, specs: Sequence[EntrySpec]) -> None:
         """Set the pools that share the arena, once; the sink becomes as large as the largest page.
 
-        Raises `LayoutError` for a second call, for no pools, for two of one name, and for a pool without a page above
-        the sink.
+        Raises `LayoutError` for a second call, no pools, two of one name, or a pool without a page above the sink.
         """
         if self.specs:
             raise LayoutError(f"the arena already has pools: {_names(self.specs)}. Make another arena for other pools.")
