@@ -162,30 +162,6 @@ class RadixCache(ABC):  # noqa: B024 - an ABC as SGLang's, so that subclasses ca
         req.lock = self.lock(node)
         req.last_node = node
 
-    def cache_unfinished_req(self, req: Any, chunked: bool = False) -> None:
-        """As `checkpoint`, for all tokens so far, in SGLang 0.5.19: the lock is that of `last_node`."""
-        if self.disable:
-            return
-        token_ids = req.get_fill_ids()
-        node = self._take_over(req, token_ids, 0)
-        self.dec_lock_ref(req.last_node)
-        self.inc_lock_ref(node)
-        req.last_node = node
-        req.prefix_indices = self._row(req, len(token_ids)).to(torch.int64, copy=True)
-
-    def cache_finished_req(self, req: Any, is_insert: bool = True, *, kv_len_to_handle: int) -> None:
-        """Insert the whole pages of a request's first tokens, free the other slots of its row, and unlock its node."""
-        row, start = self._row(req, kv_len_to_handle), req.kv.cache_protected_len
-        if self.disable or not is_insert:
-            self.token_to_kv_pool_allocator.free_segment(row[start:], start_pos=start)
-        else:
-            tokens = _tokens((req.origin_input_ids + req.output_ids)[:kv_len_to_handle])
-            done = self._insert(tokens, row, _namespace(req), req.priority or 0)
-            pairs = [(row[start : done.num_shared], start), (row[done.num_tokens :], done.num_tokens)]
-            self.token_to_kv_pool_allocator.free_segments(pairs)
-        if req.last_node is not None:
-            self.dec_lock_ref(req.last_node)
-
     def path_device_indices(self, node: TreeNode) -> torch.Tensor:
         """The slots from the root to `node`, int64 on the device. Raises `UseAfterFree` for an evicted node."""
         return to_device(self.core.slots(node.core), self.device)
