@@ -59,6 +59,23 @@ def test_eager_ends_close_their_holes():
     assert (scene.chain.capacity(["a"]), scene.chain.capacity(["b"])) == (10, 5)
 
 
+def test_followers_hear_of_every_move():
+    """What follows a pool's pages is called with the places of each move, after its bytes, and not without one."""
+    scene = Scene([(16, LOW), (32, HIGH)], 320, eager=True)
+    heard = []
+    scene.chain.places("a").followers.append(
+        lambda dst, src: heard.append((len(scene.moves), dst.tolist(), src.tolist()))
+    )
+    scene.taken("a", 6)
+    scene.taken("b", 4)
+    assert heard == []
+    scene.release_pages("a", 3, 5)
+    (moved,) = heard
+    assert moved == (2, [3, 5], [6, 7])
+    scene.release_pages("b", 6, 8)
+    assert len(heard) == 1
+
+
 def test_a_middle_pool_clears_only_the_band_that_its_neighbour_needs():
     """Four copies, three into holes and one beyond the far edge; no slack."""
     scene = Scene([(32, LOW), (8, MIDDLE), (16, HIGH)], 640)

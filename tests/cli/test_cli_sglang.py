@@ -2,6 +2,7 @@ import pytest
 
 from kvstead.integrations.sglang import coverage
 from kvstead.integrations.sglang.coverage import Coverage, Finding
+from kvstead.integrations.sglang.differences import ABSENT, INHERITED
 
 FINE, ODD = (Finding(coverage.SEATS[1]), Finding(coverage.SEATS[2], "alloc takes no [odd] thing"))
 
@@ -16,7 +17,7 @@ def test_a_missing_sglang_is_reported(kvstead):
     """One line on standard error, and exit status 2."""
     ended = kvstead("sglang", "check")
     assert (ended.code, ended.out) == (2, "")
-    assert ended.err == "kvstead: SGLang is not installed here. The plugin is for 0.5.19 and 0.5.23.\n"
+    assert ended.err == "kvstead: SGLang is not installed here. The plugin is for 0.5.23.\n"
 
 
 def test_a_covered_version_is_listed_class_by_class(kvstead, installed):
@@ -28,13 +29,23 @@ def test_a_covered_version_is_listed_class_by_class(kvstead, installed):
     assert f"{FINE.seat.theirs}   yes" in ended.out
 
 
+def test_members_that_are_left_out_are_listed_with_the_reason(kvstead, installed):
+    """The table names members that SGLang's class has and ours does not; the JSON says why of each."""
+    paged = Finding(next(seat for seat in coverage.SEATS if seat.name == "PagedTokenToKVPoolAllocator"))
+    installed(Coverage("0.5.23", (paged,)))
+    assert "yes, without free_page_ids_group, num_staged_pages" in " ".join(kvstead("sglang", "check").out.split())
+    (found,) = kvstead("sglang", "check", "--json").json["classes"]
+    assert found["left_out"]["staged_pages"] == "free pages are in one list; none are staged"
+    assert found["inherited"] == {"get_all_free_pages": "it is read from `free_pages`, which are all there are"}
+
+
 @pytest.mark.parametrize("found", [Coverage("0.5.23", (FINE, ODD)), Coverage("0.6.0", (FINE,))])
 def test_a_class_that_cannot_be_replaced_sets_the_exit_code(kvstead, installed, found):
     """A class with another signature, or an untried version: exit status 1, with the reason."""
     installed(found)
     ended = kvstead("sglang", "check")
     assert ended.code == 1
-    why = "alloc takes no [odd] thing" if found.is_covered else "not covered (0.5.19 and 0.5.23 are)"
+    why = "alloc takes no [odd] thing" if found.is_covered else "not covered, so nothing is replaced (0.5.23 is)"
     assert why in ended.out
 
 
@@ -47,7 +58,13 @@ def test_findings_as_json(kvstead, installed):
         "version": "0.5.23",
         "is_covered": True,
         "classes": [
-            {"class": FINE.seat.theirs, "replaced_by": FINE.seat.ours, "fault": ""},
-            {"class": ODD.seat.theirs, "replaced_by": ODD.seat.ours, "fault": ODD.fault},
+            {"class": FINE.seat.theirs, "replaced_by": FINE.seat.ours, "fault": "", "left_out": {}, "inherited": {}},
+            {
+                "class": ODD.seat.theirs,
+                "replaced_by": ODD.seat.ours,
+                "fault": ODD.fault,
+                "left_out": dict(ABSENT["PagedTokenToKVPoolAllocator"]),
+                "inherited": dict(INHERITED["PagedTokenToKVPoolAllocator"]),
+            },
         ],
     }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import NamedTuple, Protocol
 
 import numpy as np
@@ -46,10 +47,11 @@ class SubPool:
     """A span and a page map that agree, and the bytes they are about: the `Places` of one pool's ids.
 
     index: the pool's position in the chain. num_virtual: ids that the pool may have. Pages are int64[k]; calls are
-    O(k), and the moves.
+    O(k), and the moves. `followers` are called with (dst, src), the physical pages of each move, when its bytes have
+    been copied: for what is kept by physical page outside the arena.
     """
 
-    __slots__ = ("_chain", "_index", "arena", "map", "span", "spec")
+    __slots__ = ("_chain", "_index", "arena", "followers", "map", "span", "spec")
 
     def __init__(self, chain: Neighbours, index: int, arena: ByteArena, spec: EntrySpec, num_virtual: int) -> None:
         self._chain = chain
@@ -59,6 +61,7 @@ class SubPool:
         num_pages = arena.num_pages(spec)
         self.span = Span(arena.first_page(spec), num_pages, int(spec.place), spec.page_bytes)
         self.map = PageMap(num_virtual, num_pages)
+        self.followers: list[Callable[[IntArray, IntArray], None]] = []
 
     def place(self, num_pages: int) -> IntArray | None:
         """Physical pages for `num_pages` ids: holes first, then gaps, then neighbours move; None where nothing fits.
@@ -111,6 +114,9 @@ class SubPool:
         src, dst = self.span.retreat(side, num_pages)
         self.arena.copy(self.spec, dst, src)
         self.map.rebind(src, dst)
+        if src.size:
+            for follow in self.followers:
+                follow(dst, src)
         return int(src.size)
 
     def clear(self) -> None:

@@ -36,14 +36,20 @@ def check(
         raise typer.Exit(2)
     if as_json:
         classes = [
-            {"class": finding.seat.theirs, "replaced_by": finding.seat.ours, "fault": finding.fault}
+            {
+                "class": finding.seat.theirs,
+                "replaced_by": finding.seat.ours,
+                "fault": finding.fault,
+                "left_out": dict(finding.left_out),
+                "inherited": dict(finding.inherited),
+            }
             for finding in coverage.findings
         ]
         answer = {"version": coverage.version, "is_covered": coverage.is_covered, "classes": classes}
         typer.echo(json.dumps(answer, indent=2))
     else:
-        state = "covered" if coverage.is_covered else f"not covered ({versions} are)"
-        rows = [(finding.seat.theirs, finding.fault) for finding in coverage.findings]
+        state = "covered" if coverage.is_covered else f"not covered, so nothing is replaced ({versions} is)"
+        rows = [(finding.seat.theirs, finding.fault, list(finding.left_out)) for finding in coverage.findings]
         output_console().print(coverage_table(f"SGLang {coverage.version} is {state}", rows))
     if coverage.faults or not coverage.is_covered:
         raise typer.Exit(1)

@@ -2,54 +2,90 @@
 
 from __future__ import annotations
 
+import functools
 import importlib
 import pkgutil
 import sys
+from abc import ABC, ABCMeta
 from enum import Enum
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 
-from kvstead.integrations.sglang import coverage
+from kvstead.integrations.sglang import coverage, plugin
 
 
 class HookType(Enum):
-    """The one kind of hook that replaces."""
+    """The kinds of hooks that the plugin registers."""
 
-    REPLACE = "replace"
+    AROUND = "around"
+    AFTER = "after"
 
 
 class HookRegistry:
-    """Notes hooks, and puts them in place, under other names too, as SGLang does before it starts."""
+    """Notes hooks on methods, and puts them in place, as SGLang does when a plugin has run."""
 
     def __init__(self):
-        self.hooks = {}
+        self.waiting = []
 
     def register(self, target, hook, hook_type):
         """Note a hook."""
-        assert hook_type is HookType.REPLACE
-        self.hooks[target] = hook
+        self.waiting.append((target, hook, hook_type))
 
     def apply_hooks(self):
-        """Put the classes in place."""
-        for target, hook in self.hooks.items():
-            module, _, name = target.rpartition(".")
-            home = pkgutil.resolve_name(module)
-            original = getattr(home, name)
-            for place in [module for key, module in sys.modules.items() if key.startswith("sglang.")]:
-                for alias in [alias for alias, value in vars(place).items() if value is original]:
-                    setattr(place, alias, hook)
+        """Put those in place that are not yet."""
+        while self.waiting:
+            target, hook, hook_type = self.waiting.pop()
+            owner, _, name = target.rpartition(".")
+            owner = pkgutil.resolve_name(owner)
+            setattr(owner, name, hooked(getattr(owner, name), hook, hook_type))
+
+
+def hooked(original, hook, hook_type):
+    """A method with a hook around or after it."""
+
+    @functools.wraps(original)
+    def call(*args, **kwargs):
+        if hook_type is HookType.AROUND:
+            return hook(original, *args, **kwargs)
+        answer = original(*args, **kwargs)
+        changed = hook(answer, *args, **kwargs)
+        return answer if changed is None else changed
+
+    return call
+
+
+class Scheduler:
+    """Holds a cache, and answers what state it is in."""
+
+    def __init__(self, settings=None):
+        self.settings = settings
+
+    def get_internal_state(self):
+        """The state that `/server_info` shows."""
+        return SimpleNamespace(internal_state={"steps": 1})
+
+
+class BasePrefixCache:
+    """The base of SGLang's caches."""
 
 
 def install(monkeypatch, version="0.5.23"):
-    """Make the package importable until the test is over; its registry of hooks."""
+    """Make the package importable until the test is over; what its plugins and settings are."""
     registry = HookRegistry()
+    memory = SimpleNamespace(enable_hierarchical_cache=False)
     module(monkeypatch, "sglang.srt.plugins.hook_registry", HookRegistry=registry, HookType=HookType)
+    module(monkeypatch, "sglang.srt.mem_cache.base_prefix_cache", BasePrefixCache=BasePrefixCache)
+    module(monkeypatch, "sglang.srt.runtime_context", get_memory=lambda: memory)
+    module(monkeypatch, "sglang.srt.managers.scheduler", Scheduler=type("Scheduler", (Scheduler,), {}))
+    module(monkeypatch, "sglang.srt.model_executor.model_runner", ModelRunner=type("ModelRunner", (), {}))
     for seat in coverage.SEATS:
         home, _, name = seat.theirs.rpartition(".")
         ours = getattr(importlib.import_module(seat.ours.rpartition(".")[0]), name)
         namespace = {"__init__": ours.__init__, "__module__": home}
-        module(monkeypatch, home, **{name: type(name, (), namespace)})
+        bases = (ABC,) if isinstance(ours, ABCMeta) else (object,)
+        module(monkeypatch, home, **{name: type(bases[0])(name, bases, namespace)})
     monkeypatch.setattr(coverage, "installed_version", lambda: version)
-    return registry
+    monkeypatch.setattr(plugin, "_begun", [])
+    return SimpleNamespace(registry=registry, memory=memory)
 
 
 def module(monkeypatch, path, **names):

@@ -6,6 +6,7 @@ Run by itself, with KVSTEAD_SGLANG set: replaced classes stay replaced for the l
 import importlib
 import json
 import logging
+import os
 import random
 import sys
 import warnings
@@ -22,7 +23,7 @@ from sglang.srt import plugins  # noqa: E402
 from sglang.srt.mem_cache import memory_pool  # noqa: E402
 from sglang.srt.mem_cache.allocator import swa  # noqa: E402
 
-from kvstead.integrations.sglang import coverage  # noqa: E402
+from kvstead.integrations.sglang import coverage, replacing  # noqa: E402
 
 PAGE_SIZE = 4
 
@@ -76,6 +77,14 @@ def rows():
     return [len(set(taken)), table.available_size(), kept, int(table.req_generation.sum())]
 
 
+def late_bases():
+    """Where the bases of subclasses come from that are imported now, and what their objects pass for."""
+    tree = importlib.import_module("sglang.srt.mem_cache.pure_swa_radix_cache").PureSWARadixCache
+    mine = type("Tree", (importlib.import_module("sglang.srt.mem_cache.radix_cache").RadixCache,), {})
+    pool = type("Pool", (swa.SWATokenToKVPoolAllocator,), {"__module__": "somebody.elses"})
+    return [base.__module__.partition(".")[0] for cls in (tree, mine, pool) for base in cls.__bases__]
+
+
 def main():
     """Load the plugin as SGLang would, then look."""
     plugins.entry_points = lambda group: [
@@ -83,10 +92,13 @@ def main():
     ]
     logging.basicConfig(level=logging.INFO, stream=sys.stderr, format="%(name)s: %(message)s")
     plugins.load_plugins()
+    if os.environ["KVSTEAD_SGLANG"] != "off":  # a scheduler of SGLang's does this when it is made
+        replacing.replace_classes(strict=os.environ["KVSTEAD_SGLANG"] == "strict")
     found = {
         "homes": {seat.name: home(seat.name) for seat in coverage.SEATS},
         "early": [side_sglang.PagedTokenToKVPoolAllocator.__module__, swa.TokenToKVPoolAllocator.__module__],
         "states": memory_pool.MambaSlotAllocator.__module__,
+        "late": late_bases(),
         "trees": trees(),
         "rows": rows(),
     }

@@ -7,8 +7,10 @@ import sys
 from functools import cache
 from pathlib import Path
 
+import peer  # noqa: F401 - makes SGLang importable
 import pytest
 
+from kvstead.integrations.sglang import coverage, surface
 from kvstead.integrations.sglang.coverage import SEATS
 
 pytestmark = pytest.mark.sglang
@@ -39,6 +41,7 @@ def test_every_class_of_this_version_is_replaced(mode):
     assert all(seat.name in line for seat in SEATS)
     assert "; not " not in line
     assert "HybridReqToTokenPool keeps SGLang's base" in line
+    assert found["late"] == ["sglang"] * 3
 
 
 def test_off_leaves_every_class_alone():
@@ -55,3 +58,13 @@ def test_caches_and_tables_of_sglang_answer_alike():
     assert ours["trees"] == theirs["trees"]
     assert any(matched for matched, _ in ours["trees"][0])
     assert ours["rows"] == theirs["rows"]
+
+
+def test_every_difference_that_is_explained_is_one():
+    """No reason is given for a member that both have."""
+    for finding in coverage.examine().findings:
+        absent = surface.absent_members(finding.theirs, finding.ours)
+        stand_ins = {other.ours for other in coverage.examine().findings}
+        inherited = surface.inherited_members(finding.theirs, finding.ours, stand_ins)
+        assert sorted(finding.left_out) == absent, finding.seat.name
+        assert sorted(finding.inherited) == inherited, finding.seat.name

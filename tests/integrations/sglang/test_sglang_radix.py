@@ -495,3 +495,49 @@ def test_disabled_cache_frees_what_the_request_owns():
     table.req_to_token[1, :12] = allocator.alloc(12).to(torch.int32)
     cache.cache_finished_req(request, kv_len_to_handle=10)
     assert allocator.available_size() == SIZE
+
+
+WIDE = [0, 5, 2**31 - 1, 2**31, 2**32 + 5, -1, -5, 1992249758279980980, 2**62 + 5, -(2**63)]
+
+
+@pytest.mark.parametrize("page_size", PAGE_SIZES)
+def test_ids_of_64_bits_are_told_apart(page_size):
+    """Ids that differ only above 32 bits, and those below 0, are different tokens: keys match as lists of ints do."""
+    cache = RadixCache.create_simulated(page_size=page_size)
+    rng = random.Random(page_size)
+    kept = []
+    for _ in range(300):
+        ids = [rng.choice(WIDE) for _ in range(rng.randrange(1, 4 * page_size))]
+        key = RadixKey(array("q", ids))
+        whole = [ids[: end * page_size] for end in range(len(ids) // page_size + 1)]
+        longest = max(len(part) for part in whole if any(other[: len(part)] == part for other in [*kept, []]))
+        assert cache.match_prefix(types.MatchPrefixParams(key)).device_prefix_len == longest
+        if rng.random() < 1 / 2:
+            cache.insert(types.InsertParams(key))
+            kept.append(whole[-1])
+            node = cache.match_prefix(types.MatchPrefixParams(key)).last_device_node
+            parts = []
+            while not node.is_root:
+                parts[:0] = node.key.raw_token_ids()
+                node = node.parent
+            assert parts == whole[-1]
+    cache.sanity_check()
+
+
+def test_codes_of_ids_that_no_key_has_are_dropped():
+    """Matches keep nothing, and codes of evicted keys go when there are many; those in use stay."""
+    cache = RadixCache.create_simulated()
+    codes = cache._codes
+    for image in range(3000):
+        key = RadixKey(array("q", [7, 2**40 + image]))
+        assert cache.match_prefix(types.MatchPrefixParams(key)).device_prefix_len == (1 if image else 0)
+        cache.insert(types.InsertParams(key))
+        if image > 10:
+            cache.evict(types.EvictParams(num_tokens=1))
+        assert len(codes) <= 1026
+    first = RadixKey(array("q", [7, 2**40 + 2999]))
+    assert cache.match_prefix(types.MatchPrefixParams(first)).device_prefix_len == 2
+    before = len(codes)
+    cache.match_prefix(types.MatchPrefixParams(RadixKey(array("q", [7, 2**50]))))
+    assert len(codes) == before
+    assert "[7]" in repr([cache.root_node.children[7].key.raw_token_ids().tolist()])

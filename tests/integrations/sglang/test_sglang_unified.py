@@ -657,6 +657,40 @@ def test_moves_wait_for_the_whole_stream_without_an_event(monkeypatch):
     assert (waited, moves.forward_done.waits) == (["forward"], 1)
 
 
+class Sibling:
+    """What SGLang keeps for each state outside the buffer, by physical slot."""
+
+    def __init__(self):
+        self.values = {}
+
+    def copy_slots(self, src, dst):
+        """Copy the values of slots."""
+        self.values |= {int(b): self.values[int(a)] for a, b in zip(src, dst, strict=True)}
+
+
+@pytest.mark.parametrize("is_lazy", [False, True])
+@pytest.mark.parametrize("kind", ["states", "both"])
+def test_what_is_kept_beside_the_buffer_moves_with_the_states(kind, is_lazy):
+    """Tensors by physical slot outside the buffer are copied with every move of states, and ring positions reset."""
+    sibling = Sibling()
+    pools = NoTensors()
+    pools.mamba_pool = SimpleNamespace(_slot_siblings=(sibling,), replayssm_write_pos=torch.ones(40, dtype=torch.int32))
+    allocator = make_allocator(OURS, make_buffer(OURS, kind, 4, 10), kind, 4, pools, is_lazy=is_lazy)
+    states = [allocator.mamba_allocator.alloc(1) for _ in range(6)]
+    places = {int(state): int(allocator.mamba_allocator.translate_kv_loc(state)) for state in states}
+    sibling.values = {place: state for state, place in places.items()}
+    for state in (states[0], states[2]):
+        allocator.mamba_allocator.free(state)
+    allocator.flush_opportunistic()
+    live = [state for at, state in enumerate(states) if at not in {0, 2}]
+    now = {int(state): int(allocator.mamba_allocator.translate_kv_loc(state)) for state in live}
+    assert any(now[state] != places[state] for state in now)
+    assert all(sibling.values[place] == state for state, place in now.items())
+    moved = [place for state, place in now.items() if place != places[state]]
+    assert pools.mamba_pool.replayssm_write_pos[moved].sum() == 0
+    assert pools.mamba_pool.replayssm_write_pos.sum() == 40 - len(moved)
+
+
 def test_eager_buffers_have_no_holes():
     """Where pages move at every free, no hole is ever left at an end of the chain."""
     allocator = scattered("windows", is_lazy=False)

@@ -9,6 +9,7 @@ from typing import Any
 from kvstead.integrations.sglang.coverage import SEATS
 
 _HOMES = {seat.name: seat.ours.rpartition(".")[0] for seat in SEATS}
+_HOMES["RadixCache"] = f"{__name__}.radix_cache"  # what stands in SGLang's module derives from a class of SGLang's too
 
 __all__ = list(_HOMES)
 

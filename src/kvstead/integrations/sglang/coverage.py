@@ -1,24 +1,24 @@
 """Which classes of SGLang kvstead replaces, and which of those in the installed version it can.
 
-A class can be replaced if ours takes all arguments that SGLang's takes. Classes of one family use each other's private
-attributes, so all of a family are replaced or none.
+A class can be replaced if ours has all public members of SGLang's, save those in `differences`, and takes all arguments
+that they take. Classes of one family use each other's private attributes, so all of a family are replaced or none.
 """
 
 from __future__ import annotations
 
-import inspect
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from importlib import import_module
 from importlib.metadata import PackageNotFoundError, version
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-COVERED_VERSIONS = ("0.5.19", "0.5.23")
+from kvstead.integrations.sglang.differences import ABSENT, INHERITED
+from kvstead.integrations.sglang.surface import absent_members, changed_calls, inherited_members
+
+COVERED_VERSIONS = ("0.5.23",)  # those in which the engine was run and all scripts were compared
 
 _OURS = "kvstead.integrations.sglang."
-_UNIFIED = "unified"
-_LEFT_OUT = {"0.5.19": _UNIFIED}  # a family whose memory is laid out differently in that version
-_VARIADIC = {inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD}
+UNIFIED = "unified"  # the family of classes over one buffer
 
 
 class Seat(NamedTuple):
@@ -50,15 +50,15 @@ SEATS: tuple[Seat, ...] = (
     ),
     *_seats("mem_cache.allocator.mamba", "MambaSlotAllocator"),
     *_seats("mem_cache.memory_pool", "ReqToTokenPool"),
-    *_seats("mem_cache.radix_cache", "RadixCache"),
-    *_seats("mem_cache.allocator.unified_sub_pool", "MultiEndedAllocator", family=_UNIFIED),
-    *_seats("mem_cache.allocator.unified_mamba", "UnifiedMambaTokenToKVPoolAllocator", family=_UNIFIED),
+    *_seats("mem_cache.radix_cache", "RadixCache", ours="engine_radix_cache"),
+    *_seats("mem_cache.allocator.unified_sub_pool", "MultiEndedAllocator", family=UNIFIED),
+    *_seats("mem_cache.allocator.unified_mamba", "UnifiedMambaTokenToKVPoolAllocator", family=UNIFIED),
     *_seats(
         "mem_cache.allocator.unified_hybrid_swa",
         "UnifiedSWAAllocatorBase",
         "UnifiedSWATokenToKVPoolAllocator",
         "UnifiedMambaSWATokenToKVPoolAllocator",
-        family=_UNIFIED,
+        family=UNIFIED,
     ),
     *_seats(
         "mem_cache.unified_memory_pool",
@@ -66,7 +66,7 @@ SEATS: tuple[Seat, ...] = (
         "MHASubPoolSpec",
         "MLASubPoolSpec",
         "MambaSubPoolSpec",
-        family=_UNIFIED,
+        family=UNIFIED,
     ),
 )
 
@@ -98,6 +98,16 @@ class Finding:
     theirs: type | None = None
     ours: type | None = None
 
+    @property
+    def left_out(self) -> Mapping[str, str]:
+        """Public members of SGLang's class that ours does not have, each with the reason."""
+        return ABSENT.get(self.seat.name, {})
+
+    @property
+    def inherited(self) -> Mapping[str, str]:
+        """Members that SGLang's class defines itself and ours inherits, each with the reason."""
+        return INHERITED.get(self.seat.name, {})
+
 
 @dataclass(frozen=True, slots=True)
 class Coverage:
@@ -116,6 +126,14 @@ class Coverage:
         """Findings about classes that cannot be replaced."""
         return tuple(finding for finding in self.findings if finding.fault)
 
+    def without_family(self, family: str, why: str) -> Coverage:
+        """The same with a fault for each class of a family that has none."""
+        findings = [
+            replace(finding, fault=finding.fault or why) if finding.seat.family == family else finding
+            for finding in self.findings
+        ]
+        return replace(self, findings=tuple(findings))
+
 
 def installed_version() -> str | None:
     """The version of SGLang in this environment."""
@@ -126,52 +144,39 @@ def installed_version() -> str | None:
 
 
 def examine() -> Coverage:
-    """Import SGLang's classes and ours, and compare the arguments that they take."""
+    """Import SGLang's classes and ours, and compare what they offer."""
     installed = installed_version()
     if installed is None:
         return Coverage(None, ())
-    found = [_examine(seat) for seat in SEATS if seat.family != _LEFT_OUT.get(installed)]
+    stand_ins = {cls for seat in SEATS if isinstance(cls := _loaded(seat.ours), type)}
+    found = [_examine(seat, stand_ins) for seat in SEATS]
     lacking = {finding.seat.family: finding.seat.name for finding in found if finding.fault and finding.seat.family}
     return Coverage(installed, tuple(_with_family(finding, lacking) for finding in found))
 
 
-def missing_parameters(theirs: Callable[..., Any], ours: Callable[..., Any]) -> list[str]:
-    """Public parameters of `theirs` that `ours` does not take, or takes in another way or place."""
-    wanted, given = inspect.signature(theirs).parameters, inspect.signature(ours).parameters
-    if any(parameter.kind is inspect.Parameter.VAR_KEYWORD for parameter in given.values()):
-        return []
-    named = [parameter for parameter in wanted.values() if parameter.kind not in _VARIADIC and parameter.name[0] != "_"]
-    places = [
-        parameter.name for parameter in given.values() if parameter.kind is inspect.Parameter.POSITIONAL_OR_KEYWORD
+def _examine(seat: Seat, stand_ins: set[type]) -> Finding:
+    theirs, ours = _loaded(seat.theirs), _loaded(seat.ours)
+    if not isinstance(theirs, type) or not isinstance(ours, type):
+        return Finding(seat, next(found for found in (theirs, ours) if isinstance(found, str)))
+    calls = changed_calls(theirs, ours)
+    finding = Finding(seat, "", theirs, ours)
+    absent = [name for name in absent_members(theirs, ours) if name not in finding.left_out]
+    inherited = [name for name in inherited_members(theirs, ours, stand_ins) if name not in finding.inherited]
+    faults = [
+        *(f"{name} does not take {', '.join(missing)}" for name, missing in calls.items()),
+        *([f"it has no {', '.join(absent)}"] if absent else []),
+        *([f"it inherits {', '.join(inherited)}, which SGLang's class defines itself"] if inherited else []),
     ]
-    return [
-        parameter.name
-        for place, parameter in enumerate(named)
-        if parameter.name not in given
-        or (
-            parameter.default is not inspect.Parameter.empty
-            and given[parameter.name].default is inspect.Parameter.empty
-        )
-        or (parameter.kind is inspect.Parameter.POSITIONAL_OR_KEYWORD and places[place : place + 1] != [parameter.name])
-    ]
+    return replace(finding, fault="; ".join(faults))
 
 
-def _examine(seat: Seat) -> Finding:
-    try:
-        theirs, ours = _load(seat.theirs), _load(seat.ours)
-    except Exception as error:  # noqa: BLE001 - a module may raise anything when it is imported
-        return Finding(seat, f"cannot be imported: {type(error).__name__}: {error}".splitlines()[0])
-    methods = ["__init__", *(name for name in vars(theirs) if not name.startswith("_") and hasattr(ours, name))]
-    for name in methods:
-        method, own = getattr(theirs, name), getattr(ours, name)
-        if inspect.isroutine(method) and inspect.isroutine(own) and (missing := missing_parameters(method, own)):
-            return Finding(seat, f"{name} does not take {', '.join(missing)}", theirs, ours)
-    return Finding(seat, "", theirs, ours)
-
-
-def _load(path: str) -> type:
+def _loaded(path: str) -> type | str:
+    """The class at a path, or why it cannot be imported, in one line."""
     module, _, name = path.rpartition(".")
-    found: type = getattr(import_module(module), name)
+    try:
+        found: type = getattr(import_module(module), name)
+    except Exception as error:  # noqa: BLE001 - a module may raise anything when it is imported
+        return f"cannot be imported: {type(error).__name__}: {error}".splitlines()[0]
     return found
 
 

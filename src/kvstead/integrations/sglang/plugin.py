@@ -1,103 +1,123 @@
-"""SGLang's plugin: replaces SGLang's classes by kvstead's, in every process that SGLang starts.
+"""SGLang's plugin: has SGLang's classes replaced by kvstead's in every process that holds a cache.
 
-SGLang calls `register` before it starts an engine. By then it may have imported any of its modules.
-
-    module.Class              is replaced by SGLang's own hook, also under the names that other modules have imported
-    subclass.__bases__        is replaced here, where a class of SGLang's uses only public attributes of its base
-    isinstance(x, Class)      stays true for a subclass that keeps SGLang's base: that is registered with our class
+SGLang calls `register` in each of its processes, before it has set up its log and, in most of them, for no cache at
+all. So nothing is imported here: the classes are replaced when the first scheduler or model runner is made.
 
 KVSTEAD_SGLANG says what to do: `1` (the default) replaces what can be replaced, `strict` ends the process unless
-everything can be, `off` changes nothing.
+everything can be, `audit` keeps SGLang's classes and follows their calls, `off` changes nothing.
 """
 
 from __future__ import annotations
 
+import functools
+import importlib.abc
+import importlib.machinery
+import importlib.util
 import logging
 import os
-from abc import ABCMeta
-from collections.abc import Iterable
+import sys
+from collections.abc import Callable, Sequence
+from types import ModuleType
+from typing import Any
 
-from kvstead.integrations.sglang.coverage import COVERED_VERSIONS, KEPT, REBASED, SEATS, Coverage, Finding, examine
+from kvstead.integrations.sglang import coverage
 
 SWITCH = "KVSTEAD_SGLANG"
-_MODES = ("1", "strict", "off")
+_MODES = ("1", "strict", "audit", "off")
+_FIRST_MADE = ("sglang.srt.managers.scheduler.Scheduler", "sglang.srt.model_executor.model_runner.ModelRunner")
 
 _log = logging.getLogger("kvstead.sglang")
 
 
 def register() -> None:
-    """Replace SGLang's classes as KVSTEAD_SGLANG says, and log in one line what was replaced, what was not and why.
+    """Have the classes replaced before the first cache is made, as KVSTEAD_SGLANG says.
 
-    Raises `ValueError` for an unknown value, which SGLang logs, and `SystemExit` under `strict`: SGLang ignores any
-    other exception of a plugin and goes on without it.
+    Raises `ValueError` for an unknown value, which SGLang logs, and `SystemExit` under `strict` for a version that is
+    not covered: SGLang ignores any other exception of a plugin and goes on without it.
     """
     mode = os.environ.get(SWITCH, "1").lower()
     if mode not in _MODES:
         raise ValueError(f"{SWITCH} is {mode!r}. Use one of {', '.join(_MODES)}, or leave it unset.")
     if mode == "off":
         return
-    coverage = examine()
-    if mode == "strict" and (coverage.faults or not coverage.is_covered):
-        raise SystemExit(f"kvstead: {_version_line(coverage)}{_reasons(coverage.faults)}. Set {SWITCH}=1 or off.")
-    if not coverage.is_covered:
-        _log.warning("%s Nothing was replaced.", _version_line(coverage))
+    version = coverage.installed_version()
+    if version not in coverage.COVERED_VERSIONS and mode == "strict":
+        raise SystemExit(f"kvstead: {_refusal(version)} Set {SWITCH}=1 or off.")
+    for path in _FIRST_MADE:
+        _call_before_first(path, functools.partial(_begin, mode))
+
+
+def _begin(mode: str) -> None:
+    """Replace or follow the classes, now that the log is set up."""
+    version = coverage.installed_version()
+    if version not in coverage.COVERED_VERSIONS:
+        _log.warning("%s Nothing was replaced.", _refusal(version))
         return
-    replaced = [finding for finding in coverage.findings if not finding.fault]
-    _hook(replaced)
-    bases = _rebase(replaced)
-    _log.info(
-        "kvstead replaced %s%s%s. Set %s=off for SGLang's own.",
-        ", ".join(finding.seat.name for finding in replaced) or "nothing",
-        _reasons(coverage.faults),
-        "".join(f"; {line}" for line in bases),
-        SWITCH,
-    )
+    from kvstead.integrations.sglang import auditing, replacing
+
+    if mode == "audit":
+        auditing.start()
+    else:
+        replacing.replace_classes(strict=mode == "strict")
 
 
-def _hook(findings: Iterable[Finding]) -> None:
+def _refusal(version: str | None) -> str:
+    return f"SGLang {version} is not covered; {' and '.join(coverage.COVERED_VERSIONS)} is."
+
+
+def _call_before_first(path: str, action: Callable[[], None]) -> None:
+    """Call `action` before the first instance of a class of SGLang's is made; once for all classes."""
+    module = path.rpartition(".")[0]
+    if module in sys.modules:
+        _hook_constructor(path, action)
+    else:
+        sys.meta_path.insert(0, _AfterImport(module, functools.partial(_hook_late, path, action)))
+
+
+def _hook_constructor(path: str, action: Callable[[], None]) -> None:
     from sglang.srt.plugins.hook_registry import HookRegistry, HookType
 
-    for finding in findings:
-        HookRegistry.register(finding.seat.theirs, finding.ours, HookType.REPLACE)
-        if isinstance(finding.ours, ABCMeta) and finding.theirs is not None:
-            finding.ours.register(finding.theirs)
+    def construct(original: Callable[..., None], owner: object, *args: Any, **kwargs: Any) -> None:
+        if not _begun:
+            _begun.append(True)
+            action()
+        original(owner, *args, **kwargs)
+
+    HookRegistry.register(f"{path}.__init__", construct, HookType.AROUND)
 
 
-def _rebase(findings: Iterable[Finding]) -> list[str]:
-    """Give existing subclasses their new base where that is possible: what happened to each, in words."""
-    ours = {finding.theirs: finding.ours for finding in findings if finding.theirs and finding.ours}
-    seats = {seat.theirs for seat in SEATS}
-    existing: dict[type, None] = {}  # in order, each once
-    for base in ours:
-        existing.update(dict.fromkeys(type.__subclasses__(base)))
-    lines = []
-    for subclass in [subclass for subclass in existing if _path(subclass) not in seats]:
-        why = _new_bases(subclass, tuple(ours.get(base, base) for base in subclass.__bases__))
-        lines.append(f"{subclass.__name__} {why or 'has the new base'}")
-    return lines
+def _hook_late(path: str, action: Callable[[], None]) -> None:
+    """Hook a class whose module has just been imported, after SGLang has put its hooks in place."""
+    from sglang.srt.plugins.hook_registry import HookRegistry
+
+    _hook_constructor(path, action)
+    HookRegistry.apply_hooks()
 
 
-def _new_bases(subclass: type, bases: tuple[type, ...]) -> str:
-    """Set the bases; if that is not possible, return why."""
-    path = _path(subclass)
-    if path not in REBASED:
-        return f"keeps SGLang's base: {KEPT.get(path, 'kvstead does not know what it needs of it')}"
-    try:
-        subclass.__bases__ = bases
-    except TypeError as error:
-        return f"keeps SGLang's base: {error}"
-    return ""
+_begun: list[bool] = []
 
 
-def _path(cls: type) -> str:
-    return f"{cls.__module__}.{cls.__qualname__}"
+class _AfterImport(importlib.abc.MetaPathFinder):
+    """Calls `action` once, when a module has been imported by whoever finds it."""
 
+    def __init__(self, module: str, action: Callable[[], None]) -> None:
+        self._module = module
+        self._action = action
 
-def _version_line(coverage: Coverage) -> str:
-    versions = " and ".join(COVERED_VERSIONS)
-    state = "covered" if coverage.is_covered else f"not covered; those that are: {versions}"
-    return f"SGLang {coverage.version} is {state}."
+    def find_spec(
+        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
+    ) -> importlib.machinery.ModuleSpec | None:
+        """Find the module by the other finders, and have its loader call the action."""
+        if fullname != self._module:
+            return None
+        sys.meta_path.remove(self)
+        spec = importlib.util.find_spec(fullname)
+        if spec is not None and spec.loader is not None:
+            execute = spec.loader.exec_module
 
+            def execute_and_act(module: ModuleType) -> None:
+                execute(module)
+                self._action()
 
-def _reasons(faults: Iterable[Finding]) -> str:
-    return "".join(f"; not {finding.seat.name}: {finding.fault}" for finding in faults)
+            spec.loader.exec_module = execute_and_act  # type: ignore[method-assign]
+        return spec

@@ -9,6 +9,7 @@ checkpoint         inserts the whole pages; where the tree had them already, the
 
 from __future__ import annotations
 
+from abc import ABC
 from collections.abc import Sequence
 from typing import Any, Self
 
@@ -19,17 +20,18 @@ from kvstead.integrations.sglang.attribute_of import AttributeOf
 from kvstead.integrations.sglang.base_prefix_cache import CacheInitParams, engine_types
 from kvstead.integrations.sglang.radix_key import RadixKey
 from kvstead.integrations.sglang.radix_node import TreeNode, namespace_of
+from kvstead.integrations.sglang.token_codes import TokenCodes
 from kvstead.integrations.sglang.tree_pools import UnboundPool, pool_of, slots_of
+from kvstead.kernels.array_types import IntArray
 from kvstead.kernels.arrays import to_device, to_host
 from kvstead.prefix import Insertion, Match, Namespace, PrefixTree
-from kvstead.prefix.node import Tokens
 
 __all__ = ["RadixCache", "RadixKey", "TreeNode"]
 
 _HIGHEST_PRIORITY = 2**63 - 1
 
 
-class RadixCache:
+class RadixCache(ABC):  # noqa: B024 - an ABC as SGLang's, so that subclasses can change from one base to the other
     """Cached prefixes over the slots of `params.token_to_kv_pool_allocator`, ours or SGLang's, or over no slots.
 
     params: SGLang's `CacheInitParams`, or ours. Parameters and results of the methods are SGLang's types in a process
@@ -85,18 +87,15 @@ class RadixCache:
     def reset(self) -> None:
         """Forget everything. No slots are freed: clear the allocator as well."""
         self._pool = pool_of(self.token_to_kv_pool_allocator, self.page_size)
+        self._codes = TokenCodes()
         self.core = PrefixTree(self._pool, policy="lru" if self.disable else self.eviction_policy)
-        self.root_node = TreeNode(self.core.root, self.page_size, self.device)
+        self.root_node = TreeNode(self.core.root, self.page_size, self.device, self._codes)
 
     def match_prefix(self, params: Any) -> Any:
-        """Find the longest cached prefix of `params.key`, in whole pages: a `MatchResult`, which locks nothing.
-
-        Raises `RequestError` for tokens that do not fit int32.
-        """
+        """Find the longest cached prefix of `params.key`, in whole pages: a `MatchResult`, which locks nothing."""
         node, length = self.root_node, 0
         if not self.disable:
-            tokens, namespace = _read_key(params.key)
-            found = self.core.match(tokens, namespace=namespace)
+            found = self._match(params.key)
             node, length = self._view(found), found.num_tokens
         return engine_types().MatchResult(
             device_prefix_len=length, last_device_node=node, last_host_node=node, best_match_node=node
@@ -105,8 +104,7 @@ class RadixCache:
     def touch_prefix(self, key: Any) -> None:
         """Mark the cached part of a key as used now."""
         if not self.disable:
-            tokens, namespace = _read_key(key)
-            self.core.match(tokens, namespace=namespace)
+            self._match(key)
 
     def insert(self, params: Any) -> Any:
         """Insert the whole pages of `params.key`, whose slots are `params.value`: an `InsertResult`.
@@ -233,14 +231,21 @@ class RadixCache:
         stack = [(self.root_node, 0)]
         while stack:
             node, depth = stack.pop()
-            tokens = node.core.tokens
-            print(f"{'  ' * depth}{tokens.size} {tokens[:10].tolist()} r={node.lock_ref}")  # noqa: T201 - what it is for
+            tokens = node.key.raw_token_ids()
+            print(f"{'  ' * depth}{len(tokens)} {list(tokens[:10])} r={node.lock_ref}")  # noqa: T201 - what it is for
             stack += [(child, depth + 1) for child in node.children.values()]
         print(f"#tokens: {self.total_size()}")  # noqa: T201 - as above
 
-    def _insert(self, tokens: Tokens, values: Any, namespace: Namespace, priority: int) -> Insertion:
+    def _match(self, key: Any) -> Match:
+        tokens, namespace = _read_key(key)
+        return self.core.match(self._codes.encode(tokens, keep=False), namespace=namespace)
+
+    def _insert(self, tokens: IntArray, values: Any, namespace: Namespace, priority: int) -> Insertion:
         """Insert a key; without an allocator, with slots that stand for nothing."""
         pool = self._pool
+        if self._codes.is_crowded:
+            self._codes.drop_unused(node.tokens for node in self.core.root.below())
+        tokens = self._codes.encode(tokens, keep=True)
         if not isinstance(pool, UnboundPool):
             return self.core.insert(tokens, to_host(values)[: tokens.size], namespace=namespace, priority=priority)
         tokens = tokens[: tokens.size - tokens.size % self.page_size]
@@ -274,14 +279,14 @@ class RadixCache:
         return row
 
     def _view(self, where: Match | Insertion) -> TreeNode:
-        return TreeNode(where.node, self.page_size, self.device)
+        return TreeNode(where.node, self.page_size, self.device, self._codes)
 
 
-def _tokens(token_ids: Sequence[int]) -> Tokens:
+def _tokens(token_ids: Sequence[int]) -> IntArray:
     return np.asarray(token_ids, dtype=np.int64)
 
 
-def _read_key(key: Any) -> tuple[Tokens, Namespace]:
+def _read_key(key: Any) -> tuple[IntArray, Namespace]:
     """Tokens and namespace of a key, SGLang's or ours."""
     if key.is_bigram:
         raise NotImplementedError("Keys of token pairs (EAGLE) are not supported. Use SGLang's own cache with EAGLE.")

@@ -9,6 +9,7 @@ import torch
 
 from kvstead.integrations.sglang.attribute_of import AttributeOf
 from kvstead.integrations.sglang.radix_key import RadixKey
+from kvstead.integrations.sglang.token_codes import TokenCodes
 from kvstead.integrations.sglang.tree_pools import slots_of
 from kvstead.kernels.arrays import to_device
 from kvstead.prefix import Namespace, Node
@@ -25,7 +26,7 @@ class TreeNode:
     Content is not hashed and there is no host tier, so the attributes for these are always empty.
     """
 
-    __slots__ = ("_device", "_page_size", "core")
+    __slots__ = ("_codes", "_device", "_page_size", "core")
 
     hash_value = None
     event_hash_value = None
@@ -38,8 +39,9 @@ class TreeNode:
     last_access_time = AttributeOf[int]("core.access")  # on the tree's own clock, which ticks once an operation
     creation_time = AttributeOf[int]("core.created")  # on the same clock
 
-    def __init__(self, core: Node, page_size: int, device: torch.device) -> None:
+    def __init__(self, core: Node, page_size: int, device: torch.device, codes: TokenCodes) -> None:
         self.core = core
+        self._codes = codes
         self._page_size = page_size
         self._device = device
 
@@ -85,7 +87,7 @@ class TreeNode:
         while above is not None and above.parent is not None:
             top, above = above, above.parent
         space = top.key[0] if isinstance(top.key, tuple) else Namespace()
-        return RadixKey(array("q", self.core.tokens.tolist()), space.lora, cache_salt=space.salt)
+        return RadixKey(array("q", self._codes.decode(self.core.tokens).tolist()), space.lora, cache_salt=space.salt)
 
     @property
     def value(self) -> torch.Tensor | None:
@@ -100,4 +102,4 @@ class TreeNode:
         return 1 if self.is_root else self.core.locks
 
     def _view(self, core: Node) -> TreeNode:
-        return TreeNode(core, self._page_size, self._device)
+        return TreeNode(core, self._page_size, self._device, self._codes)

@@ -56,8 +56,12 @@ class SubPoolSpec:
 
     def entry_bytes(self) -> int:
         """Bytes of one entry over all layers, with padding."""
-        num_bytes = self.layer_num * sum(part.num_bytes for part in layer_parts(self))
+        num_bytes = self.host_entry_bytes()
         return num_bytes if is_state(self) else -(-num_bytes // _ENTRY_ALIGN) * _ENTRY_ALIGN
+
+    def host_entry_bytes(self) -> int:
+        """Bytes of one entry over all layers, without padding."""
+        return self.layer_num * sum(part.num_bytes for part in layer_parts(self))
 
     def get_dtype(self) -> torch.dtype:
         """The dtype in which its first tensors are stored."""
@@ -82,6 +86,18 @@ class MHASubPoolSpec(SubPoolSpec):
         object.__setattr__(self, "kv_cache_dtype", self.kv_cache_dtype or self.store_dtype)
         object.__setattr__(self, "v_head_dim", self.v_head_dim or self.head_dim)
 
+    def k_row_bytes(self) -> int:
+        """Bytes of the keys of one token in one layer."""
+        return layer_parts(self)[0].num_bytes
+
+    def v_row_bytes(self) -> int:
+        """Bytes of the values of one token in one layer."""
+        return layer_parts(self)[1].num_bytes
+
+    def page_bytes(self, page_size: int) -> int:
+        """Bytes of a page over all layers, with padding."""
+        return page_size * self.entry_bytes()
+
 
 @dataclass(frozen=True)
 class MLASubPoolSpec(SubPoolSpec):
@@ -96,6 +112,10 @@ class MLASubPoolSpec(SubPoolSpec):
         """Elements of a latent row: `kv_lora_rank` and the rotary part."""
         return self.kv_lora_rank + self.qk_rope_head_dim
 
+    def row_bytes(self) -> int:
+        """Bytes of the latent row of one token in one layer."""
+        return layer_parts(self)[0].num_bytes
+
 
 @dataclass(frozen=True)
 class MambaSubPoolSpec(SubPoolSpec):
@@ -106,6 +126,14 @@ class MambaSubPoolSpec(SubPoolSpec):
     temporal_state_shape: tuple[int, ...]
     temporal_dtype: torch.dtype
     conv_slice_axis: int = 0
+
+    def conv_row_bytes(self, idx: int) -> int:
+        """Bytes of one convolution state of one layer."""
+        return layer_parts(self)[idx].num_bytes
+
+    def temporal_row_bytes(self) -> int:
+        """Bytes of the temporal state of one layer."""
+        return layer_parts(self)[-1].num_bytes
 
 
 def is_latent(spec: Any) -> bool:

@@ -11,6 +11,8 @@ import torch
 from kvstead.integrations.sglang.allocator.arena_pool import ArenaPoolCalls, ArenaPoolView
 from kvstead.integrations.sglang.attribute_of import AttributeOf
 from kvstead.integrations.sglang.unified_memory_pool import UnifiedKVPool
+from kvstead.kernels.array_types import IntArray
+from kvstead.kernels.arrays import to_device
 
 
 class ArenaCalls(ABC):
@@ -97,8 +99,18 @@ def window_view(owner: Any, kvcache: Any) -> ArenaPoolView:
 
 def state_view(owner: Any, kvcache: Any) -> ArenaPoolView:
     """The pool "mamba" of an allocator: a slot for the recurrent state of each request. It can be cleared alone."""
-    core = owner.core
+    core, chain = owner.core, owner.unified_buffer.chain
     states, pages = core.states, core.pools["state"]
+
+    def move_beside(places: IntArray, sources: IntArray) -> None:
+        """Move what the pool of tensors keeps for its states outside the buffer, as its own moves do."""
+        dst, src = to_device(places, chain.device), to_device(sources, chain.device)
+        if getattr(kvcache, "replayssm_write_pos", None) is not None:
+            kvcache.replayssm_write_pos[dst] = 0
+        for sibling in getattr(kvcache, "_slot_siblings", ()):
+            sibling.copy_slots(src, dst)
+
+    chain.places("state").followers.append(move_beside)
 
     def clear() -> None:
         if core.free_group is not None:

@@ -48,6 +48,14 @@ class BufferCalls(ABC):
         """Close holes of all pools, for when nothing else is to do: the number of pages moved."""
         return self.unified_buffer.compact()
 
+    def moves_blocked(self) -> bool:
+        """Whether a gate forbids that pages move now."""
+        return not self.unified_buffer.moves.may_move()
+
+    def flush_for_allocation(self) -> int:
+        """Do nothing, and return 0: a call that takes pages moves what stands in its way."""
+        return 0
+
     def prewarm_compaction(self) -> None:
         """Do nothing: moves are plain copies."""
 
