@@ -27,7 +27,7 @@ test: lint  ## lint, then all tests with coverage
 test-models: $(STAMP) $(VENV)/.smollm2-$(SMOLLM2)  ## run every model family of transformers, and the replays of the docs, some four minutes
 	KVSTEAD_MODELS=1 $(BIN)/python -m pytest -m models tests/integrations tests/test_readme.py
 
-test-sglang: $(STAMP)  ## run beside SGLang itself, in an interpreter of its own, about three minutes
+test-sglang: $(STAMP)  ## run beside SGLang itself, in an interpreter of its own, about five minutes
 	$(BIN)/python -c "import sys; sys.path.append('benchmarks'); import peers; sys.exit(not peers.sglang_python())"
 	$(SGLANG_PYTEST) -m sglang
 

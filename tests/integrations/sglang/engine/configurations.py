@@ -23,7 +23,6 @@ class Configuration:
     states: int = 24  # recurrent states, where the model has them
     checked: bool = True  # SGLang's checks of every step
     may_evict: float = 1.0  # times as many tokens as SGLang
-    fault: str = ""  # of kvstead's, for which the run fails
     settings: Mapping = field(default_factory=dict)  # further arguments of SGLang's server
 
     def as_json(self):
@@ -42,8 +41,8 @@ DEFAULT = [
 ]
 
 # Not run, because SGLang 0.5.23 refuses them on a CPU: states with pages of more than one token or with overlapped
-# scheduling (that needs snapshots of states, which are CUDA kernels), windows only with pages of more than one token, and
-# HiSparse (the sparse attention that it is for, and its copies between host and device, are CUDA kernels).
+# scheduling (that needs snapshots of states, which are CUDA kernels), windows only with pages of more than one token,
+# and HiSparse (the sparse attention that it is for, and its copies between host and device, are CUDA kernels).
 SOAK = [
     Configuration("llama in order", "llama", overlap=False),
     Configuration("llama pages of 16, in order", "llama", page_size=16, overlap=False),
@@ -56,7 +55,7 @@ SOAK = [
     Configuration("windows retracted", "gemma3", "stream", retract_every=9),
     Configuration("windows of gpt-oss", "gpt-oss", page_size=16),
     Configuration("windows of gpt-oss, evicted", "gpt-oss", "stream", retract_every=9),
-    Configuration("windows only", "windows only", fault="PureSWARadixCache, imported after the plugin, has our base"),
+    Configuration("windows only", "windows only"),
     Configuration("states evicted", "lfm2", "stream", 16, overlap=False),
     Configuration("states aborted", "lfm2", "aborts", overlap=False, retract_every=9),
     Configuration("states of qwen3-next", "qwen3-next", overlap=False),

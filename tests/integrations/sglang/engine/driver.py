@@ -26,7 +26,7 @@ SERVING = {  # what all runs have in common
 
 
 def run(configuration, model, mode, port):
-    """What a run in mode `off` or `strict` did, as a dict for JSON; `port` is for SGLang's own use."""
+    """What a run in mode `off`, `strict` or `audit` did, as a dict for JSON; `port` is for SGLang's own use."""
     os.environ["KVSTEAD_SGLANG"] = mode
     if configuration.checked:
         os.environ.update(CHECKS)
@@ -35,12 +35,25 @@ def run(configuration, model, mode, port):
     from engine import shims
 
     shims.install_for(configuration)
+    arguments = _arguments(configuration, model, port)
+    warned = _Warnings()
+    logging.getLogger("kvstead.sglang").addHandler(warned)
     start = time.process_time()
     load_plugins()
-    plugged = time.process_time() - start
-    scheduler = _scheduler(_arguments(configuration, model, port))
-    record = _play(configuration, scheduler)
-    return record | {"mode": mode, "seconds of the plugin": plugged}
+    scheduler = _scheduler(arguments)
+    started = time.process_time() - start
+    return _play(configuration, scheduler) | {"warned": warned.messages, "seconds to start": started}
+
+
+class _Warnings(logging.Handler):
+    """Keeps what kvstead warns of."""
+
+    def __init__(self):
+        super().__init__(logging.WARNING)
+        self.messages = []
+
+    def emit(self, record):
+        self.messages.append(record.getMessage())
 
 
 def _arguments(configuration, model, port):
@@ -104,7 +117,6 @@ def _play(configuration, scheduler):
     except BaseException:  # noqa: BLE001 - of whatever kind, it is what the run is about
         error = traceback.format_exc()
     checker = scheduler.invariant_checker
-    logging.shutdown()
     return {
         "types": watch.types(),
         "error": error,

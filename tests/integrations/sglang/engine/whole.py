@@ -49,7 +49,7 @@ def main(model, page_size):
     try:
         first = _answers(engine)
         ended = engine.loop.run_until_complete(_aborted(engine))
-        flushed = bool(engine.flush_cache().success)
+        flushed = engine.loop.run_until_complete(engine.tokenizer_manager.flush_cache(timeout_s=60)).success
         found = {"first": first, "ended": ended, "flushed": flushed, "again": _answers(engine)}
         sys.stdout.write(json.dumps(found) + "\n")
         sys.stdout.flush()
