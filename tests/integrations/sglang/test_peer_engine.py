@@ -4,72 +4,25 @@ Every run is a process of its own, on a CPU, with SGLang's checks of its pools o
 """
 
 import json
-import os
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
+from engine.client import Engines, environment
 from engine.configurations import DEFAULT, SOAK
 from engine.driver import CHECKS
 from engine.models import model_path
 
-from paths import ROOT
+from kvstead.integrations.sglang.coverage import SEATS
 
 pytestmark = pytest.mark.sglang
-
-HERE = Path(__file__).parent
-_PLACES = (ROOT / "src", ROOT / "benchmarks", HERE, HERE / "engine" / "site")
-
-
-def environment(**settings):
-    """That of a process that runs SGLang: what only a GPU has is stood in for, also in the processes that it starts."""
-    quiet = {"PYTHONWARNINGS": "ignore", "TRANSFORMERS_VERBOSITY": "error", "OMP_NUM_THREADS": "1"}
-    return os.environ | quiet | {"PYTHONPATH": ":".join(map(str, _PLACES))} | settings
-
-
-class Engines:
-    """The process that runs schedulers; both runs of a comparison go side by side."""
-
-    def __init__(self, home):
-        self.home = home
-        command = [sys.executable, "-m", "engine.server", str(home)]
-        # SGLang's own unified pools use Triton for pages, which runs on a CPU if it is interpreted.
-        settings = environment(TRITON_INTERPRET="1")
-        self._errors = (home / "server.log").open("w")
-        self._process = subprocess.Popen(  # noqa: S603 - this interpreter
-            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._errors, text=True, env=settings
-        )
-
-    def compare(self, configuration, mode="strict"):
-        """What SGLang did, and what it did in `mode`, by default on our classes."""
-        targets = {one: self.home / f"{one}.json" for one in ("off", mode)}
-        runs = [
-            {"configuration": configuration.as_json(), "mode": one, "target": str(target)}
-            for one, target in targets.items()
-        ]
-        self._process.stdin.write(json.dumps(runs) + "\n")
-        self._process.stdin.flush()
-        answer = self._process.stdout.readline()
-        assert answer, (self.home / "server.log").read_text()[-3000:]
-        said = {one: Path(f"{target}.log").read_text()[-3000:] for one, target in targets.items()}
-        assert json.loads(answer) == [0, 0], said
-        return tuple(json.loads(target.read_text()) for target in targets.values())
-
-    def close(self):
-        """End the process."""
-        self._process.stdin.close()
-        self._process.stdout.close()
-        self._process.wait(60)
-        self._errors.close()
 
 
 @pytest.fixture(scope="module")
 def engines(tmp_path_factory):
-    """One process for all comparisons of this file: importing SGLang takes longer than most of them."""
-    made = Engines(tmp_path_factory.mktemp("engines"))
-    yield made
-    made.close()
+    """One process for all comparisons of this file. Pages of SGLang's unified pools need Triton, interpreted here."""
+    with Engines(tmp_path_factory.mktemp("engines"), TRITON_INTERPRET="1") as made:
+        yield made
 
 
 def assert_sound(run, library):
@@ -111,7 +64,7 @@ def assert_identical(theirs, ours):
 
 
 def check(engines, configuration):
-    theirs, ours = engines.compare(configuration)
+    theirs, ours = engines.run(configuration, "off", "strict")
     assert_sound(theirs, "sglang")
     assert_sound(ours, "kvstead")
     assert_no_worse(theirs, ours, configuration)
@@ -136,7 +89,7 @@ def test_scheduler_takes_the_same_steps_throughout(engines, configuration):
 @pytest.mark.parametrize("configuration", parameters(DEFAULT[1:4]))
 def test_audit_is_silent_where_nothing_is_wrong(engines, configuration):
     """Under `audit` SGLang's own classes take the same steps, and no fault is reported."""
-    theirs, followed = engines.compare(configuration, "audit")
+    theirs, followed = engines.run(configuration, "off", "audit")
     assert_sound(theirs, "sglang")
     assert_sound(followed, "sglang")
     assert_identical(theirs, followed)
@@ -155,6 +108,7 @@ def test_whole_engine_serves(engines):
     )
     assert ended.returncode == 0, ended.stderr[-3000:]
     found = json.loads(ended.stdout.splitlines()[-1])
-    theirs, _ = engines.compare(DEFAULT[0])
+    assert len(found.pop("kvstead")["replaced"]) == len(SEATS)
+    (theirs,) = engines.run(DEFAULT[0], "off")
     expected = {name: theirs["tokens"][f"0/{name}"] for name in found["first"]}
     assert found == {"first": expected, "ended": "abort", "flushed": True, "again": expected}

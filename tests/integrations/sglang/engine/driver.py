@@ -108,7 +108,7 @@ def _play(configuration, scheduler):
     def stop():
         scheduler.gracefully_exit = True
 
-    player = Player(events, configuration.rounds, watch.snapshot, stop)
+    player = Player(events, configuration.rounds, watch.end_round, stop)
     SchedulerRequestReceiver.recv_requests = lambda _, local_reqs=None: player.receive(local_reqs)
     SenderWrapper.send_output = lambda _, output, recv_obj=None: player.send(output)  # noqa: ARG005 - its signature
     error = None

@@ -25,12 +25,12 @@ class Watch:
         self.checks = Counter()
         self.evicted = Counter()
         self.snapshots = []
-        self.seconds = defaultdict(list)
+        self.seconds = [defaultdict(list)]  # by round
         self._wrap_steps()
         self._wrap_checks()
         self._wrap_eviction()
 
-    def snapshot(self):
+    def end_round(self):
         """Note what is free, cached and locked, of each side, and how many rows are free."""
         allocator, tree, rows = self._parts()
         taken = {"available": int(allocator.available_size()), "rows": int(rows.available_size())}
@@ -42,6 +42,7 @@ class Watch:
         if getattr(rows, "mamba_allocator", None) is not None:
             taken["states available"] = int(rows.mamba_allocator.available_size())
         self.snapshots.append(taken)
+        self.seconds.append(defaultdict(list))
 
     def types(self):
         """Where the classes come from that the scheduler runs on."""
@@ -64,7 +65,7 @@ class Watch:
             spent = time.thread_time() - start - self._forward
             batch = batch_of(args, result)
             if batch is not None:
-                self.seconds[f"{name} {batch.forward_mode.name.lower()}"].append(spent)
+                self.seconds[-1][f"{name} {batch.forward_mode.name.lower()}"].append(spent)
             return result
 
         return timed

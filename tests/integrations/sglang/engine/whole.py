@@ -51,6 +51,7 @@ def main(model, page_size):
         ended = engine.loop.run_until_complete(_aborted(engine))
         flushed = engine.loop.run_until_complete(engine.tokenizer_manager.flush_cache(timeout_s=60)).success
         found = {"first": first, "ended": ended, "flushed": flushed, "again": _answers(engine)}
+        found["kvstead"] = engine.get_server_info()["internal_states"][0].get("kvstead")
         sys.stdout.write(json.dumps(found) + "\n")
         sys.stdout.flush()
     finally:
