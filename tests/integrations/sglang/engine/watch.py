@@ -47,7 +47,7 @@ class Watch:
     def types(self):
         """Where the classes come from that the scheduler runs on."""
         allocator, tree, rows = self._parts()
-        found = {"allocator": allocator, "tree": tree, "rows": rows}
+        found = {"allocator": allocator, "tree": tree, "core": getattr(tree, "tree_core", None), "rows": rows}
         if getattr(rows, "mamba_allocator", None) is not None:
             found["states"] = rows.mamba_allocator
         return {part: f"{type(it).__module__}.{type(it).__qualname__}" for part, it in found.items()}
