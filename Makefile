@@ -3,6 +3,8 @@ VENV    := .venv
 BIN     := $(VENV)/bin
 STAMP   := $(VENV)/.installed
 PYTEST  := $(BIN)/python -m pytest -n 2 --dist worksteal
+SGLANG_PYTEST := env KVSTEAD_SGLANG_TESTS=1 TRITON_INTERPRET=1 OMP_NUM_THREADS=1 PYTHONPATH=src \
+	$(VENV)/peers/bin/python -m pytest tests/integrations/sglang
 SMOLLM2 := 0.1.2
 
 .PHONY: help demo chat test test-models test-sglang lint docs bench soak clean
@@ -25,10 +27,9 @@ test: lint  ## lint, then all tests with coverage
 test-models: $(STAMP) $(VENV)/.smollm2-$(SMOLLM2)  ## run every model family of transformers, and the replays of the docs, some four minutes
 	KVSTEAD_MODELS=1 $(BIN)/python -m pytest -m models tests/integrations tests/test_readme.py
 
-test-sglang: $(STAMP)  ## run beside SGLang itself, in an interpreter of its own, about three minutes
+test-sglang: $(STAMP)  ## run beside SGLang itself, in an interpreter of its own, about five minutes
 	$(BIN)/python -c "import sys; sys.path.append('benchmarks'); import peers; sys.exit(not peers.sglang_python())"
-	KVSTEAD_SGLANG_TESTS=1 TRITON_INTERPRET=1 OMP_NUM_THREADS=1 PYTHONPATH=src \
-		$(VENV)/peers/bin/python -m pytest -m sglang tests/integrations/sglang
+	$(SGLANG_PYTEST) -m sglang
 
 lint: $(STAMP)  ## ruff, mypy and import-linter
 	$(BIN)/ruff check .
@@ -42,8 +43,9 @@ docs: $(VENV)/.docs  ## build the site of the docs, with the API reference, into
 bench: $(STAMP)  ## measure beside the peers, write benchmarks/results/
 	$(BIN)/python benchmarks/run.py
 
-soak: $(STAMP)  ## fuzz for ten minutes at most
+soak: $(STAMP)  ## fuzz for ten minutes at most; then as long beside SGLang, if `make test-sglang` has installed it
 	KVSTEAD_SOAK=1 timeout 600 $(PYTEST) -m soak
+	[ ! -x $(VENV)/peers/bin/python ] || KVSTEAD_SOAK=1 timeout 600 $(SGLANG_PYTEST) -m "sglang and soak"
 
 $(VENV)/bin/python:
 	$(PYTHON) -m venv $(VENV)

@@ -1,7 +1,7 @@
 """Stands in for packages that only exist for a GPU, so that a peer's host-side modules can be imported without one.
 
 Runs in the peer's interpreter. Nothing measured may call into a stand-in: every one of their attributes is a class that
-can be subclassed, decorated with, called or subscripted, and does nothing.
+can be subclassed, decorated with, called, subscripted or a field's type, and does nothing.
 """
 
 from __future__ import annotations
@@ -44,6 +44,11 @@ class _Inert(metaclass=_InertType):
         if name.startswith("__"):
             raise AttributeError(name)
         return _inert(name)
+
+    @classmethod
+    def __get_pydantic_core_schema__(cls, *_: object) -> dict[str, str]:
+        """As a field of a model of pydantic's: any value will do."""
+        return {"type": "any"}
 
 
 def _inert(name: str) -> type:

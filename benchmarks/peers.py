@@ -1,7 +1,8 @@
 """Makes the interpreter that the peer runs in: `.venv/peers`, next to kvstead's own and apart from it.
 
-It has nothing but the peer and the light packages that the peer imports. Torch and numpy are kvstead's own, through a
-path file, so that both sides run on the same builds.
+It has nothing but the peer and the light packages that the peer imports, up to a whole engine on a CPU. Torch, numpy
+and numba are kvstead's own, through a path file, so that both sides run on the same builds; kvstead itself is found
+there as well, and by its entry point SGLang finds the plugin.
 """
 
 from __future__ import annotations
@@ -19,15 +20,16 @@ SGLANG = "0.5.23"
 # Their own requirements are GPU packages and other versions of torch; what is really imported follows below.
 _BARE = [f"sglang=={SGLANG}", "transformers==5.19.0", "triton==3.9.0"]
 _LIGHT = """
-    aiohttp blake3 cloudpickle dill einops fastapi hf_transfer huggingface_hub ipython msgspec openai orjson packaging
-    partial_json_parser pillow prometheus-client psutil pybase64 pydantic python-multipart pyyaml pyzmq regex requests
-    safetensors scipy sentencepiece setproctitle setuptools tiktoken tokenizers==0.23.2 tqdm uvicorn uvloop xxhash
+    aiohttp blake3 cloudpickle dill distro easydict einops fastapi hf_transfer huggingface_hub interegular ipython
+    msgspec ninja openai orjson packaging partial_json_parser pillow prometheus-client psutil pybase64 pydantic
+    python-multipart pyyaml pyzmq regex requests safetensors scipy sentencepiece setproctitle setuptools tiktoken
+    tokenizers==0.23.2 tqdm uvicorn uvloop xxhash
 """
 
 
 def sglang_python() -> Path | None:
     """The interpreter that can import SGLang, installed if need be; None, with the reason printed, where it cannot."""
-    stamp = HOME / f".sglang-{SGLANG}"
+    stamp = HOME / f".sglang-{SGLANG}-engine"
     if stamp.exists():
         return PYTHON
     print(f"Installing SGLang {SGLANG} into {HOME.relative_to(ROOT)} ...", flush=True)

@@ -15,6 +15,7 @@ from datetime import date
 from pathlib import Path
 from statistics import median
 
+import engine_steps
 import layouts
 import machine
 import models
@@ -28,7 +29,7 @@ ROUNDS = 3
 KEEP_FREED = {"MALLOC_MMAP_MAX_": "0", "MALLOC_TRIM_THRESHOLD_": str(1 << 34)}
 BOTH = ("allocators", "windows", "device", "unified", "pools", "tree", "window_tree")
 OURS = ("pages", "import", "replay")
-ALL = [*BOTH, *OURS, "layouts", "models"]
+ALL = [*BOTH, *OURS, "engine", "layouts", "models"]
 
 
 def main(parts: list[str]) -> None:
@@ -40,7 +41,11 @@ def main(parts: list[str]) -> None:
     medians, versions = measure_in_turn(parts)
     if "models" in parts:
         versions |= models.versions()
+    if "engine" in parts:
+        versions |= engine_steps.versions()
     table = render(medians["kvstead"], medians["sglang"], versions, ROUNDS, load)
+    if "engine" in parts:
+        table += "\n" + engine_steps.report()
     if "layouts" in parts:
         print("usable memory by layout", file=sys.stderr, flush=True)
         table += "\n" + layouts.report()
