@@ -5,7 +5,7 @@ import inspect
 import re
 import subprocess
 import sys
-from importlib import import_module
+from importlib import import_module, metadata
 
 import pytest
 
@@ -50,7 +50,7 @@ def typed_imports():
 
 def test_python_and_type_checkers_find_the_same_names():
     """The lazy table and the typed imports name the same things in the same layers."""
-    assert typed_imports() == kvstead._HOMES
+    assert typed_imports() == kvstead._HOMES | {"errors": "kvstead"}
 
 
 @pytest.mark.parametrize("name", sorted(kvstead._HOMES))
@@ -109,3 +109,43 @@ def test_mypy_knows_every_name(tmp_path):
     for exported, line in zip(names, rest, strict=True):
         assert "Revealed type is" in line, f"{exported}: {line}"
         assert '"Any"' not in line, f"{exported}: {line}"
+
+
+WITHOUT_EXTRA = """
+import importlib.abc, importlib.util, inspect, pydoc, sys
+find = importlib.util.find_spec
+importlib.util.find_spec = lambda name, package=None: None if name == "transformers" else find(name, package)
+import kvstead
+assert dict(inspect.getmembers(kvstead))["PagedAllocator"].__name__ == "PagedAllocator"
+assert "LLM" not in dir(kvstead) and "importlib" not in dir(kvstead)
+assert "PagedAllocator" in pydoc.render_doc(kvstead)
+try:
+    from kvstead import LLM
+except ImportError as error:
+    print(error)
+"""
+
+
+def test_names_of_a_missing_extra_say_which_it_is():
+    """Without transformers help and `dir` work, and a name that needs it says how to install it."""
+    ended = subprocess.run([sys.executable, "-c", WITHOUT_EXTRA], capture_output=True, text=True, check=True)  # noqa: S603
+    assert ended.stdout == "kvstead.LLM needs transformers. Install it with: pip install 'kvstead[hf]'\n"
+
+
+def test_root_has_a_version_and_its_errors():
+    """On a fresh import, without a layer being loaded."""
+    code = (
+        "import sys, kvstead; print(kvstead.__version__, kvstead.errors.KVSteadError.__name__, 'torch' in sys.modules)"
+    )
+    ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)  # noqa: S603
+    assert ended.stdout == f"{metadata.version('kvstead')} KVSteadError False\n"
+    assert {"__version__", "errors"} <= set(dir(kvstead))
+    with pytest.raises(AttributeError, match="novelty"):
+        _ = kvstead.novelty
+
+
+def test_package_runs_as_a_program():
+    """`python -m kvstead` is the command line, and -h its help."""
+    command = [sys.executable, "-m", "kvstead", "-h"]
+    ended = subprocess.run(command, capture_output=True, text=True, check=True)  # noqa: S603
+    assert "Usage: kvstead" in ended.stdout

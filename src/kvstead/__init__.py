@@ -4,10 +4,12 @@ Importing the package loads no layer: a name is imported from its layer when it 
 under `TYPE_CHECKING` tell type checkers what the table `_LAYERS` tells Python; a test holds that both name the same.
 """
 
-from importlib import import_module
+import importlib
+import importlib.util
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from kvstead import errors as errors
     from kvstead.allocators import CompressedHiSparseAllocator as CompressedHiSparseAllocator
     from kvstead.allocators import DeviceHiSparseAllocator as DeviceHiSparseAllocator
     from kvstead.allocators import DevicePagedAllocator as DevicePagedAllocator
@@ -86,13 +88,12 @@ if TYPE_CHECKING:
 
 _LAYERS = {
     "kvstead.errors": """
-        AuditError CheckpointError DoubleFree ForeignPage FreeGroupError InvalidSize KVSteadError
-        LayoutError LockUnderflow MisalignedSegment MisalignedSize OpenGroup RequestError RowOverflow
-        StaleRow TraceError UseAfterFree WindowTaken
+        AuditError CheckpointError DoubleFree ForeignPage FreeGroupError InvalidSize KVSteadError LayoutError
+        LockUnderflow MisalignedSegment MisalignedSize OpenGroup RequestError RowOverflow StaleRow TraceError
+        UseAfterFree WindowTaken
     """,
     "kvstead.model": """
-        CacheKind ComputeProfile LayerCache LayoutOptions MemorySplit ModelLayout PaddedPages TokenCache
-        Window
+        CacheKind ComputeProfile LayerCache LayoutOptions MemorySplit ModelLayout PaddedPages TokenCache Window
     """,
     "kvstead.pages": "FreeList PageTable",
     "kvstead.pools": "ArenaKVPool ArenaStatePool ByteArena EntrySpec KVPool Place RequestTable StatePool",
@@ -115,10 +116,23 @@ __all__ = [name for name, layer in _HOMES.items() if ".integrations." not in lay
 if not TYPE_CHECKING:  # a type checker that saw it would accept any name
 
     def __getattr__(name: str) -> object:
+        if name == "__version__":
+            return importlib.import_module("importlib.metadata").version("kvstead")
+        if name == "errors":
+            return importlib.import_module("kvstead.errors")
         if name not in _HOMES:
             raise AttributeError(f"module 'kvstead' has no attribute {name!r}")
-        return getattr(import_module(_HOMES[name]), name)
+        if not _is_installed(_HOMES[name]):
+            raise ImportError(f"kvstead.{name} needs transformers. Install it with: pip install 'kvstead[hf]'")
+        return getattr(importlib.import_module(_HOMES[name]), name)
+
+
+def _is_installed(layer: str) -> bool:
+    """Whether a layer's packages are there: all are, but those of the extra `hf`."""
+    return ".integrations." not in layer or importlib.util.find_spec("transformers") is not None
 
 
 def __dir__() -> list[str]:
-    return sorted([*globals(), *_HOMES])
+    named = [name for name, layer in _HOMES.items() if _is_installed(layer)]
+    hidden = {"TYPE_CHECKING", "importlib"}
+    return sorted({*globals(), *named, "__version__", "errors"} - hidden)

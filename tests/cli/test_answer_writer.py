@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.console import Console
 
-from kvstead.cli.answer_writer import AnswerWriter
+from kvstead.cli.generate_run import AnswerWriter
 
 TEXTS = st.lists(st.lists(st.text(alphabet="ab\t[]:\n", max_size=6), min_size=1, max_size=4), min_size=1, max_size=4)
 

@@ -280,7 +280,7 @@ def test_an_interrupt_keeps_the_partial_summary(kvstead, monkeypatch):
         if len(calls) == 2:
             raise KeyboardInterrupt
 
-    monkeypatch.setattr("kvstead.cli.replay_run.replay_bar", lambda: nullcontext(interrupt_once))
+    monkeypatch.setattr("kvstead.report.progress.replay_bar", lambda: nullcontext(interrupt_once))
     sample = files("kvstead.replay") / "samples" / "chat.jsonl.gz"
     ended = kvstead("replay", sample, "--model", MODEL, "--memory", "4GiB", "--json")
     assert ended.code == 130

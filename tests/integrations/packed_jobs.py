@@ -3,7 +3,7 @@
 import numpy as np
 import torch
 
-from kvstead.integrations.transformers.attention_groups import Jobs
+from kvstead.integrations.transformers.forward_plan import Jobs
 
 CPU = torch.device("cpu")
 

@@ -9,8 +9,7 @@ from transformers import AttentionInterface
 
 from kvstead.errors import LayoutError
 from kvstead.integrations.transformers.attention import ATTENTION_NAME, attend, register_attention
-from kvstead.integrations.transformers.attention_groups import group
-from kvstead.integrations.transformers.forward_plan import PLAN_KEYWORD, Plan, SidePlan
+from kvstead.integrations.transformers.forward_plan import PLAN_KEYWORD, Plan, SidePlan, group
 from kvstead.model import Window
 
 _JOBS = st.lists(st.tuples(st.integers(0, 60), st.sampled_from([1, 1, 2, 5, 17])), min_size=1, max_size=8)

@@ -52,4 +52,4 @@ def test_positions_limit_what_may_be_shared():
     phi.rope_parameters = long
     assert rope_limit(phi) == 64
     assert rope_limit(tiny_config("gemma3_text")) == none
-    assert packing_limit(tiny_config("llama4_text", floor_scale=20)) == 20
+    assert packing_limit(tiny_config("llama4_text", floor_scale=20)) == 19

@@ -15,10 +15,8 @@ from packed_jobs import CPU, jobs_of, seen_from
 from kvstead.engine import KVCacheManager
 from kvstead.errors import LayoutError
 from kvstead.integrations.transformers import TransformersRunner, model_layout
-from kvstead.integrations.transformers.attention import attend
-from kvstead.integrations.transformers.attention_groups import group
-from kvstead.integrations.transformers.flex_attention import FlexAttention, visible
-from kvstead.integrations.transformers.forward_plan import PLAN_KEYWORD, Plan, SidePlan
+from kvstead.integrations.transformers.attention import FlexAttention, attend, visible
+from kvstead.integrations.transformers.forward_plan import PLAN_KEYWORD, Plan, SidePlan, group
 from kvstead.model import Window
 
 _JOBS = st.lists(st.tuples(st.integers(0, 300), st.sampled_from([1, 1, 2, 9, 150])), min_size=1, max_size=12)
@@ -45,10 +43,10 @@ def test_every_token_sees_one_range_of_its_own(pairs, window):
     """For any jobs, the entries of a token's range are those that the window allows, each once."""
     plan, rows, positions = _plan(pairs, window)
     jobs = plan.jobs
-    seen = visible(jobs, window, plan.side(None).groups)
+    first, last = visible(jobs, window, plan.side(None).groups)
     tokens = zip(jobs.rows.repeat(jobs.num_new).tolist(), jobs.positions().tolist(), strict=True)
     for at, (row, position) in enumerate(tokens):
-        stretch = slice(seen.first[at], seen.last[at] + 1)
+        stretch = slice(first[at], last[at] + 1)
         assert (rows[stretch] == row).all()
         assert positions[stretch].tolist() == seen_from(position, window)
 
@@ -59,13 +57,13 @@ def test_blocks_hold_all_that_is_seen(pairs, window):
     plan, _, _ = _plan(pairs, window)
     masks = FlexAttention(CPU).plan(plan, window)
     mask = masks.full if window is None else masks.window
-    seen = visible(plan.jobs, window, plan.side(None).groups)
+    first, last = visible(plan.jobs, window, plan.side(None).groups)
     counts, blocks = mask.kv_num_blocks[0, 0].numpy(), mask.kv_indices[0, 0].numpy()
-    assert mask.shape == (1, 1, seen.first.size, plan.side(None).groups[-1].keys.stop)
+    assert mask.shape == (1, 1, first.size, plan.side(None).groups[-1].keys.stop)
     for at in range(counts.size):
         some = slice(at * 128, (at + 1) * 128)
         own = blocks[at, : counts[at]]
-        assert own.tolist() == list(range(seen.first[some].min() // 128, seen.last[some].max() // 128 + 1))
+        assert own.tolist() == list(range(first[some].min() // 128, last[some].max() // 128 + 1))
 
 
 @pytest.mark.parametrize("device", _DEVICES)

@@ -77,6 +77,21 @@ def test_positions_may_scale_queries():
     assert run.num_passes > run.planner._processed
 
 
+@pytest.mark.parametrize("chunk_tokens", [5, 16, 64])
+@pytest.mark.parametrize(
+    "lengths", [(16, 16), (15, 15), (6, 6, 6, 6), (14, 3), (15, 1, 1), (4,) * 5, (31, 32, 33, 2)], ids=str
+)
+def test_queries_are_scaled_by_their_own_positions_in_every_packing(lengths, chunk_tokens):
+    """Llama 4, prompts and outputs around the length where the scale begins, many of them in one pass: the logits are
+    those of each request alone.
+    """
+    model = random_model(tiny_config("llama4_text", floor_scale=16, attn_scale=2.0))
+    asked = [_asked(length, 20 if length < 16 else 4, seed=at) for at, length in enumerate(lengths)]
+    expected = [generate(model, each) for each in asked]
+    options = {"chunk_tokens": chunk_tokens}
+    Run(model, {"num_slots": 256, "num_window_slots": 256}, options).serve(asked).check(expected)
+
+
 def test_entries_in_another_dtype_are_converted():
     """With a pool in bfloat16 under a model in fp32 logits are close, and in the model's dtype."""
     model = tiny_model("llama")

@@ -11,18 +11,22 @@ from llm_serving import prompt_of, serving
 
 from kvstead.errors import RequestError
 from kvstead.integrations.transformers import SamplingParams
-from kvstead.integrations.transformers.attention_groups import Jobs
-from kvstead.integrations.transformers.sampling import Draw, RowSampler
+from kvstead.integrations.transformers.forward_plan import Jobs
+from kvstead.integrations.transformers.sampling import RowSampler
 
 _COMMON = prompt_of(1, 24)
 _PROMPTS = [prompt_of(2, 5), _COMMON + prompt_of(3, 9), prompt_of(4, 1), _COMMON + prompt_of(5, 3), _COMMON]
 _PARAMS = [SamplingParams(max_new_tokens=10, temperature=1.5, top_p=0.9, seed=seed) for seed in range(5)]
 
 
+def _draw(temperature, top_p, seed):
+    return SamplingParams(temperature=temperature, top_p=top_p, seed=seed)
+
+
 def _picked(logits, draws, ends):
     sampler = RowSampler()
     rows = np.arange(1, len(draws) + 1)
-    sampler.draws = dict(zip(rows.tolist(), draws, strict=True))
+    sampler.params = dict(zip(rows.tolist(), draws, strict=True))
     return sampler(logits, Jobs(rows, np.asarray(ends) - 1, np.asarray(ends))).tolist()
 
 
@@ -69,7 +73,7 @@ def test_tokens_are_drawn_by_their_shares():
         shares = (logits / temperature).softmax(-1)
         left_out = shares.argsort(descending=True)[kept:]
         shares[left_out] = 0
-        draws = [Draw(temperature, top_p, key) for key in range(num_draws)]
+        draws = [_draw(temperature, top_p, key) for key in range(num_draws)]
         found = Counter(_picked(logits.expand(num_draws, -1), draws, np.arange(num_draws) % 7 + 1))
         for token, share in enumerate((shares / shares.sum()).tolist()):
             assert abs(found[token] / num_draws - share) < 0.03
@@ -85,7 +89,7 @@ def test_tokens_are_drawn_by_their_shares():
 def test_a_temperature_near_0_takes_the_best(scores, temperature, key, end):
     """Even a tiny temperature does not overflow: the most likely token is taken, or one as likely."""
     logits = torch.tensor([scores, scores])
-    place = _picked(logits, [Draw(temperature, 0.9, key), Draw(0.0, 1.0, key)], [end, end])
+    place = _picked(logits, [_draw(temperature, 0.9, key), _draw(0.0, 1.0, key)], [end, end])
     assert scores[place[1]] == max(scores)
     assert max(scores) - scores[place[0]] < 0.1
 
@@ -94,7 +98,7 @@ def test_a_temperature_near_0_takes_the_best(scores, temperature, key, end):
 def test_a_token_is_always_one_of_the_vocabulary(scores, top_p):
     """Also from NaN scores, so that one broken request does not end the others."""
     for temperature in (0.0, 1.0):
-        (token,) = _picked(torch.tensor([scores]), [Draw(temperature, top_p, 7)], [1])
+        (token,) = _picked(torch.tensor([scores]), [_draw(temperature, top_p, 7)], [1])
         assert 0 <= token < len(scores)
 
 
@@ -102,7 +106,7 @@ def test_a_token_is_always_one_of_the_vocabulary(scores, top_p):
 def test_a_row_draws_the_same_in_any_batch(temperature, top_p, keys):
     """A row of a batch draws what it draws alone, for any draws of the other rows."""
     logits = torch.randn(len(keys), 40, generator=torch.Generator().manual_seed(keys[0] % 2**32))
-    draws = [Draw(temperature * (at % 2), top_p, key) for at, key in enumerate(keys)]
+    draws = [_draw(temperature * (at % 2), top_p, key) for at, key in enumerate(keys)]
     ends = [3 + at for at in range(len(keys))]
     alone = [_picked(logits[at : at + 1], [draws[at]], [ends[at]])[0] for at in range(len(keys))]
     assert _picked(logits, draws, ends) == alone

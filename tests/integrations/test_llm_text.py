@@ -7,7 +7,7 @@ from hf_tokenizers import PAD, STOP, byte_tokenizer, spaced_tokenizer
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kvstead.integrations.transformers.text_stream import TextStream
+from kvstead.integrations.transformers.answers import TextStream
 
 _BYTES, _SPACED = byte_tokenizer(), spaced_tokenizer()
 

@@ -6,11 +6,11 @@ from free_list_model import ORDERS
 from hypothesis import given
 from hypothesis import strategies as st
 
+from kvstead.allocators.growth import segment_pages
 from kvstead.errors import AuditError, DoubleFree, InvalidSize, MisalignedSegment
 from kvstead.kernels import host
 from kvstead.kernels.host import FREE, PARKED
 from kvstead.pages import FreeList
-from kvstead.pages.row_segments import segment_pages
 
 
 def ints(*values):

@@ -3,8 +3,7 @@ import io
 import pytest
 from rich.console import Console
 
-from kvstead.report.generation import print_generation
-from kvstead.report.table import print_summary
+from kvstead.report.table import print_generation, print_summary
 
 SHARED = ("requests", "retractions", "prefix hit rate", "memory in use", "memory by kind")
 

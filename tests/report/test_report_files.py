@@ -6,8 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kvstead.report.files import to_json, write_report
-from kvstead.report.plots import Timeline, hit_rates, write_plots
+from kvstead.report.files import hit_rates, timeline_of, to_json, write_plots, write_report
 
 PNG = b"\x89PNG\r\n\x1a\n"
 
@@ -43,10 +42,10 @@ def test_plots_are_png_files_that_depend_on_the_data(tmp_path, summary, columns,
     first, second = tmp_path / "first", tmp_path / "second"
     for folder in (first, second):
         folder.mkdir()
-    plots = write_plots(first, summary, Timeline.of(columns, samples))
+    plots = write_plots(first, summary, timeline_of(columns, samples))
     assert [path.name for path in plots] == ["memory.png", "requests.png", "hit_rate.png"]
     assert all(path.read_bytes().startswith(PNG) for path in plots)
-    changed = Timeline.of(columns, [(*sample[:1], sample[1] + 5, *sample[2:]) for sample in samples])
+    changed = timeline_of(columns, [(*sample[:1], sample[1] + 5, *sample[2:]) for sample in samples])
     write_plots(second, summary, changed)
     same = {path.name: path.read_bytes() == (second / path.name).read_bytes() for path in plots}
     assert same == {"memory.png": True, "requests.png": False, "hit_rate.png": True}
@@ -55,7 +54,7 @@ def test_plots_are_png_files_that_depend_on_the_data(tmp_path, summary, columns,
 def test_no_hit_rate_is_drawn_without_reuse(tmp_path, summary, columns, samples):
     """A trace that carries no reuse has no picture of it."""
     summary["prefix"]["hit_rate"] = None
-    names = [path.name for path in write_plots(tmp_path, summary, Timeline.of(columns, samples))]
+    names = [path.name for path in write_plots(tmp_path, summary, timeline_of(columns, samples))]
     assert names == ["memory.png", "requests.png"]
 
 
@@ -69,14 +68,14 @@ def test_a_single_sample_is_not_drawn(tmp_path, summary, columns, samples, num_s
 def test_a_timeline_without_prompts_is_drawn(tmp_path, summary, columns, samples):
     """Samples taken before the first prompt was computed have no rate, and that is no fault."""
     early = [(*sample[:7], 0, 0, *sample[9:]) for sample in samples]
-    assert len(write_plots(tmp_path, summary, Timeline.of(columns, early))) == 3
+    assert len(write_plots(tmp_path, summary, timeline_of(columns, early))) == 3
 
 
 @pytest.mark.parametrize("hours", [0.01, 0.5, 30])
 def test_clocks_of_any_span_are_drawn(tmp_path, summary, columns, samples, hours):
     """Seconds, minutes and hours on the axis all work."""
     stretched = [(sample[0] / 39 * hours * 3600, *sample[1:]) for sample in samples]
-    assert write_plots(tmp_path, summary, Timeline.of(columns, stretched))
+    assert write_plots(tmp_path, summary, timeline_of(columns, stretched))
 
 
 @given(st.lists(st.tuples(st.integers(0, 5), st.integers(0, 9), st.integers(0, 9)), min_size=2, max_size=30))
@@ -85,7 +84,7 @@ def test_hit_rates_equal_a_count_by_hand(growth):
     clock = np.cumsum([second for second, _, _ in growth]).astype(float)
     hits = np.cumsum([min(hit, prompt) for _, hit, prompt in growth]).astype(float)
     prompts = np.cumsum([prompt for _, _, prompt in growth]).astype(float)
-    timeline = Timeline({"clock_s": clock, "hit_tokens": hits, "prompt_tokens": prompts})
+    timeline = {"clock_s": clock, "hit_tokens": hits, "prompt_tokens": prompts}
     overall, recent = hit_rates(timeline)
     for index in range(len(growth)):
         first = next(start for start in range(len(growth)) if clock[start] >= clock[index] - 0.05 * clock[-1])

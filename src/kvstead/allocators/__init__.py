@@ -15,8 +15,7 @@ from kvstead.allocators.in_arena import (
     UnifiedSWAAllocator,
 )
 from kvstead.allocators.loose_windows import SplitSWAAllocator
-from kvstead.allocators.paged import PagedAllocator, TokenAllocator
-from kvstead.allocators.pure_swa import PureSWAAllocator
+from kvstead.allocators.paged import PagedAllocator, PureSWAAllocator, TokenAllocator
 from kvstead.allocators.states import StateAllocator
 from kvstead.allocators.swa import SWAAllocator, WindowSide
 

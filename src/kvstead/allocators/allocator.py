@@ -25,7 +25,7 @@ from kvstead.errors import AuditError, DoubleFree, ForeignPage
 from kvstead.kernels import growing_rows
 from kvstead.kernels import rows as row_kernels
 from kvstead.kernels.array_types import IntArray, StateArray, TagArray
-from kvstead.kernels.arrays import Integers, to_device, to_host
+from kvstead.kernels.arrays import Integers, to_device, to_host, whole
 from kvstead.kernels.host import FREE, PARKED
 from kvstead.pages import FreeList, LinkedPool, Release
 from kvstead.pages.page_table import require_tag
@@ -55,9 +55,9 @@ class Allocator:
         states: FreeList | None = None,
         chain: Chain | None = None,
     ) -> None:
+        self.page_size = page_size = whole(page_size, "page_size")
         self.num_pages = pool.num_pages
         self.size = pool.num_pages * page_size
-        self.page_size = page_size
         self.device = torch.device(device)
         self.chain = chain
         self.free_group: list[Release] | None = None
@@ -193,7 +193,7 @@ class Allocator:
         """
         array = to_host(slots)
         if array.size:
-            after = FREE if self.free_group is None else PARKED
+            after = self._after_free()
             self._follow(self._pool.leave_slots(array, self.page_size, after), after)
 
     def free_segment(self, slots: Integers, *, start_pos: int) -> None:
@@ -206,7 +206,7 @@ class Allocator:
         require_page_start(start_pos, self.page_size)
         array = to_host(slots)
         if array.size:
-            after = FREE if self.free_group is None else PARKED
+            after = self._after_free()
             self._follow(self._pool.leave_segment(array, self.page_size, after), after)
 
     def free_segments(self, pairs: Iterable[growth.Segment]) -> None:
@@ -215,10 +215,9 @@ class Allocator:
         pages = np.concatenate(parts)
         if not pages.size:
             return
-        after = FREE if self.free_group is None else PARKED
-        queued = (
-            np.concatenate(parts[::-1]) if self._pool.order == "lifo" else pages
-        )  # as single calls would queue them
+        after = self._after_free()
+        # Queue them as single calls would.
+        queued = np.concatenate(parts[::-1]) if self._pool.order == "lifo" else pages
         try:
             left = self._pool.leave(queued, after)
         except (DoubleFree, ForeignPage):
@@ -267,8 +266,12 @@ class Allocator:
         if not fits:
             return None
         pages = self._pool.take(num_pages, owner)
-        linked = windows.pool.take(num_windows)
         assert pages is not None, "room for both was found"
+        try:
+            linked = windows.pool.take(num_windows)
+        except BaseException:  # the arena's fence may raise anything
+            self._pool.leave(pages)
+            raise
         assert linked is not None, "room for both was found"
         windows.link(pages, linked)
         return pages
@@ -288,9 +291,19 @@ class Allocator:
                 if self.free_group is not None:
                     self.free_group.append(Release(link.pool, left))
 
-    def _release(self, pool: FreeList, pages: IntArray) -> None:
-        """Free live pages of one of the pools: at once, or when the open group ends. Raises as `FreeList.leave`."""
-        if self.free_group is None:
-            pool.leave(pages)
-        else:
-            self.free_group.append(Release(pool, pool.leave(pages, PARKED)))
+    def _release(self, pool: FreeList, pages: IntArray, after: int | None = None) -> None:
+        """Free live pages of one of the pools: at once, or when the open group ends. Raises as `FreeList.leave`.
+
+        after: what `_after_free` has said, for a caller that has changed something since.
+        """
+        left = pool.leave(pages, self._after_free() if after is None else after)
+        if self.free_group is not None:
+            self.free_group.append(Release(pool, left))
+
+    def _after_free(self) -> int:
+        """What pages that are freed now become. An eager arena's fence is called before anything is changed."""
+        if self.free_group is not None:
+            return PARKED
+        if self.chain is not None and self.chain.eager:
+            self.chain.order()
+        return FREE

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import NoReturn
 
 from kvstead.errors import InvalidSize, MisalignedSegment, MisalignedSize
+from kvstead.kernels.arrays import whole
 from kvstead.pages import FreeList
 
 
@@ -41,6 +42,7 @@ def state_pages(num_states: int | None, order: str) -> FreeList | None:
 
 def whole_pages(num_tokens: int, page_size: int) -> int:
     """The pages of `num_tokens` slots. Raises `InvalidSize` for a negative number, `MisalignedSize` for a remainder."""
+    num_tokens = whole(num_tokens, "the number of tokens")
     if num_tokens < 0:
         raise InvalidSize(f"cannot allocate {num_tokens} tokens. Ask for 0 or more.")
     num_pages, rest = divmod(num_tokens, page_size)
@@ -74,8 +76,7 @@ def refuse_lengths(row: int, prefix: int, seq: int) -> NoReturn:
 def require_tail(seq: int, tail: int, num_new: int, page_size: int) -> None:
     """Check the last `tail` of `num_new` new tokens of a row that grows to `seq`.
 
-    Raises `InvalidSize` for a tail that is negative or longer than what is new, `MisalignedSegment` for one that does
-    not start on a page boundary.
+    Raises `InvalidSize` for a tail below 0 or longer than what is new, `MisalignedSegment` for one off a page boundary.
     """
     start = seq - tail
     if not 0 <= tail <= num_new:

@@ -21,7 +21,7 @@ from kvstead.allocators.growth import Segment
 from kvstead.errors import AuditError, InvalidSize
 from kvstead.kernels import device_ops, device_rows
 from kvstead.kernels.array_types import IntArray
-from kvstead.kernels.arrays import Integers, to_host
+from kvstead.kernels.arrays import Integers, to_host, whole
 from kvstead.kernels.device_dispatch import ops_for
 from kvstead.kernels.device_transfer import DeviceTransfer
 from kvstead.kernels.host import PARKED
@@ -63,13 +63,16 @@ class DeviceAllocator:
     ) -> None:
         require_pool(size, page_size)
         require_numbers(size, page_size, index_dtype)
-        self.page_size = page_size
+        self.page_size = whole(page_size, "page_size")
         self.device = torch.device(device)
         self.index_dtype = index_dtype
         self.free_group: list[DeviceRelease] | None = None
         self._ops = ops_for(self.device)
         self._transfer = DeviceTransfer(self.device, index_dtype)
         self._pool = DeviceFreeList(size // page_size, order, self.device, index_dtype, checked=checked)
+        self._pools: tuple[DeviceFreeList, ...] = (self._pool,)
+        # The pools that get a page back for each page of `free_segment`.
+        self._paired_pools: tuple[DeviceFreeList, ...] = self._pools
         self.num_pages = self._pool.num_pages  # without the padding page
         self.size = self.num_pages * page_size
 
@@ -167,13 +170,13 @@ class DeviceAllocator:
 
     def free_segments(self, pairs: Iterable[Segment]) -> None:
         """Free several stretches, (slots, start_pos) each; all are checked first. They may not share a page."""
-        for slots, start_pos in self._segments(pairs, self._paired_pools()):
+        for slots, start_pos in self._segments(pairs, self._paired_pools):
             self.free_segment(slots, start_pos=start_pos)
 
     def clear(self) -> None:
         """Make every slot free, no matter who holds it; an open group is dropped, and what `audit` would report."""
         self.free_group = None
-        for pool in self._pools():
+        for pool in self._pools:
             pool.clear()
 
     def audit(self) -> None:
@@ -181,20 +184,13 @@ class DeviceAllocator:
 
         Waits for the device. O(pages of the pool).
         """
-        for pool in self._pools():
+        for pool in self._pools:
             pool.audit(self.page_size)
             in_group = sum(release.pages.numel() for release in self.free_group or () if release.pool is pool)
             if in_group != pool.num_parked:
                 raise AuditError(
                     f"{pool.num_parked} pages are parked, the open group holds {in_group}. Only the group parks pages."
                 )
-
-    def _pools(self) -> tuple[DeviceFreeList, ...]:
-        return (self._pool,)
-
-    def _paired_pools(self) -> tuple[DeviceFreeList, ...]:
-        """The pools that get a page back for each page of `free_segment`."""
-        return (self._pool,)
 
     def _take(self, num_pages: int) -> torch.Tensor | None:
         """Where every new page comes from; None when short, with nothing changed."""

@@ -6,13 +6,12 @@ A free does not know how many pages have device pages: it reads that number from
 
 from __future__ import annotations
 
-from contextlib import AbstractContextManager, nullcontext
-
 import numpy as np
 import torch
 
 from kvstead.allocators.checks import whole_pages
 from kvstead.allocators.device_allocator import DeviceAllocator
+from kvstead.allocators.hot_pages import IN_BUFFER
 from kvstead.errors import AuditError, InvalidSize
 from kvstead.kernels import device_ops
 from kvstead.kernels.array_types import IntArray
@@ -20,11 +19,10 @@ from kvstead.kernels.arrays import Integers
 from kvstead.pages import device_checks
 from kvstead.pages.device_free_list import DeviceFreeList
 from kvstead.pages.device_links import DeviceLinks
+from kvstead.pages.free_group import FreesAtOnce
 
-_IN_BUFFER = 0  # the holder of a device page that is linked to no logical page
 
-
-class DeviceHiSparseAllocator(DeviceAllocator):
+class DeviceHiSparseAllocator(FreesAtOnce, DeviceAllocator):
     """A `HiSparseAllocator` whose free lists and mapping live on `device`, with the same ids in the same order.
 
     size: device slots; there are `ratio` times as many logical slots, and `.size` is their number. page_size, device,
@@ -52,6 +50,7 @@ class DeviceHiSparseAllocator(DeviceAllocator):
             raise InvalidSize(f"ratio is {ratio}. There are as many logical slots as device slots, or more.")
         super().__init__(size * ratio, page_size, device=device, order=order, index_dtype=index_dtype, checked=checked)
         self._hot = DeviceFreeList(size // page_size, order, self.device, index_dtype, checked=checked)
+        self._pools = (self._pool, self._hot)
         self.device_size = self._hot.num_pages * page_size
         self._links = DeviceLinks(self.num_pages, self.device, index_dtype)
         self.device_pages = self._links.table
@@ -133,7 +132,7 @@ class DeviceHiSparseAllocator(DeviceAllocator):
         slots_found, kept, spare = slots_found[: counts[0]], kept[: counts[1]], spare[: counts[2]]
         for pages in (kept, spare):
             self._links.unlink(self._holders.index_select(0, pages))
-        self._holders.index_fill_(0, torch.cat((kept, fresh)).long(), _IN_BUFFER)
+        self._holders.index_fill_(0, torch.cat((kept, fresh)).long(), IN_BUFFER)
         self._leave_hot(spare.sort().values)
         if counts[0] >= num_tokens:
             return slots_found[:num_tokens].clone()
@@ -164,16 +163,6 @@ class DeviceHiSparseAllocator(DeviceAllocator):
         self._links.unlink(self._holders.index_select(0, pages.clamp(0, self._hot.num_pages)))
         self._leave_hot(pages)
 
-    def free_group_begin(self) -> None:
-        """Do nothing: frees take effect at once."""
-
-    def free_group_end(self) -> None:
-        """Do nothing: no group is ever open."""
-
-    def defer_frees(self) -> AbstractContextManager[None]:
-        """A `with` block in which frees take effect at once, as anywhere."""
-        return nullcontext()
-
     def clear(self) -> None:
         """Make every slot of both sides free, no matter who holds it."""
         super().clear()
@@ -191,9 +180,6 @@ class DeviceHiSparseAllocator(DeviceAllocator):
             raise AuditError("device pages and logical pages name different partners. Only the allocator links pages.")
         if torch.isin(linked, self.device_free_pages()).any() or torch.isin(pages, self.free_pages()).any():
             raise AuditError("a page that is free has a device page, or is one. Only the allocator may link pages.")
-
-    def _pools(self) -> tuple[DeviceFreeList, ...]:
-        return (self._pool, self._hot)
 
     def _take_both(self, num_pages: int) -> torch.Tensor | None:
         """New logical pages with device pages."""

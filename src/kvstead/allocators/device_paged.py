@@ -5,8 +5,8 @@ from __future__ import annotations
 import torch
 
 from kvstead.allocators.device_allocator import DeviceAllocator
-from kvstead.allocators.free_groups import DefersFrees
 from kvstead.pages.device_free_list import DeviceRelease
+from kvstead.pages.free_group import DefersFrees
 
 
 class DevicePagedAllocator(DefersFrees[DeviceRelease], DeviceAllocator):
@@ -19,8 +19,7 @@ class DevicePagedAllocator(DefersFrees[DeviceRelease], DeviceAllocator):
     Waiting for the device: `audit`, and `free` at a page size above 1 unless it is told `num_pages`. Nothing else.
 
     Errors: what the host can see is refused and changes nothing (sizes, lengths, alignment, more pages freed than are
-    held). What only the device could see is not: a fault that `audit` tells of has taken effect, and the pool is to be
-    cleared.
+    held). What only the device could see is not: a fault that `audit` tells of has taken effect; clear the pool.
 
     Raises `InvalidSize` for a negative size, a page size below 1, an unknown order, or slots beyond `index_dtype`.
     """

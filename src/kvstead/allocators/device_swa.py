@@ -20,7 +20,6 @@ import torch
 
 from kvstead.allocators.checks import require_page_start, require_tail
 from kvstead.allocators.device_allocator import DeviceAllocator, require_numbers
-from kvstead.allocators.free_groups import DefersFrees
 from kvstead.allocators.growth import Segment
 from kvstead.errors import AuditError, InvalidSize
 from kvstead.kernels import device_ops
@@ -29,6 +28,7 @@ from kvstead.kernels.arrays import Integers
 from kvstead.pages import device_checks
 from kvstead.pages.device_free_list import DeviceFreeList, DeviceRelease
 from kvstead.pages.device_links import DeviceLinks
+from kvstead.pages.free_group import DefersFrees
 
 
 class DeviceSWAAllocator(DefersFrees[DeviceRelease], DeviceAllocator):
@@ -59,6 +59,7 @@ class DeviceSWAAllocator(DefersFrees[DeviceRelease], DeviceAllocator):
             raise InvalidSize(f"swa_size is {swa_size}. The window side has 0 slots or more.")
         require_numbers(swa_size, page_size, index_dtype)
         self._windows = DeviceFreeList(swa_size // page_size, order, self.device, index_dtype, checked=checked)
+        self._pools = self._paired_pools = (self._pool, self._windows)
         self.num_window_pages = self._windows.num_pages  # without the padding page
         self.swa_size = self.num_window_pages * page_size
         self._links = DeviceLinks(self.num_pages, self.device, index_dtype)
@@ -205,12 +206,6 @@ class DeviceSWAAllocator(DefersFrees[DeviceRelease], DeviceAllocator):
     def _held_windows(self) -> torch.Tensor:
         """The live window pages that the links account for, in any order."""
         return self.window_pages[self.window_pages[:-1].nonzero()[:, 0]]
-
-    def _pools(self) -> tuple[DeviceFreeList, ...]:
-        return (self._pool, self._windows)
-
-    def _paired_pools(self) -> tuple[DeviceFreeList, ...]:
-        return self._pools()
 
     def _take(self, num_pages: int) -> torch.Tensor | None:
         return self._take_tail(num_pages, num_pages)

@@ -13,8 +13,7 @@ from kvstead.kernels import growing_rows, host, windows
 from kvstead.kernels.array_types import IntArray, TagArray
 from kvstead.kernels.arrays import Integers, to_host
 from kvstead.pages import LinkedPool, PageTable
-from kvstead.pages.page_table import require_tag
-from kvstead.pages.row_segments import segment_pages
+from kvstead.pages.page_table import refuse_segment, require_tag
 
 Segment: TypeAlias = tuple[Integers, int]  # slots, and the position in the row where they start
 
@@ -73,6 +72,18 @@ def pages_of(pairs: Iterable[Segment], page_size: int) -> list[IntArray]:
     for slots, start_pos in pairs:
         require_page_start(start_pos, page_size)
         pages.append(segment_pages(to_host(slots), page_size))
+    return pages
+
+
+def segment_pages(slots: IntArray, page_size: int) -> IntArray:
+    """The pages of a row segment, the last of which may be partial: int64[k], a new array; their states do not matter.
+
+    Raises `MisalignedSegment` where the slots are not consecutive from a page's start. O(slots).
+    """
+    pages = np.empty(-(-slots.size // page_size), dtype=np.int64)
+    bad = windows.pages_of_segment(slots, page_size, pages)
+    if bad >= 0:
+        refuse_segment(slots, page_size, bad)
     return pages
 
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from contextlib import AbstractContextManager, nullcontext
-
 import numpy as np
 import torch
 
@@ -19,6 +17,7 @@ from kvstead.kernels.array_types import IntArray, StateArray
 from kvstead.kernels.arrays import Integers, to_device, to_host
 from kvstead.kernels.host import FREE, PARKED
 from kvstead.pages import FreeList, Release
+from kvstead.pages.free_group import FreesAtOnce
 from kvstead.pages.page_table import require_tag
 
 
@@ -169,7 +168,7 @@ class HotSide(Allocator):
             self.free_group.append(Release(pool, pages))
 
 
-class HiSparseAllocator(HotSide):
+class HiSparseAllocator(FreesAtOnce, HotSide):
     """Logical slots for all tokens, and device slots for the hot ones.
 
     size: device slots; there are `ratio` times as many logical slots, and `.size` is their number. A remainder that
@@ -195,16 +194,6 @@ class HiSparseAllocator(HotSide):
             raise InvalidSize(f"ratio is {ratio}. There are as many logical slots as device slots, or more.")
         Allocator.__init__(self, own_pages(size * ratio, page_size, order), page_size, device)
         HotSide.__init__(self, HotPool(FreeList(size // page_size, order), self._pool.table, page_size, 1))
-
-    def free_group_begin(self) -> None:
-        """Do nothing: frees take effect at once."""
-
-    def free_group_end(self) -> None:
-        """Do nothing: no group is ever open."""
-
-    def defer_frees(self) -> AbstractContextManager[None]:
-        """A `with` block in which frees take effect at once, as anywhere."""
-        return nullcontext()
 
 
 class CompressedHiSparseAllocator(HotSide, LooseWindows, SWAAllocator):

@@ -10,8 +10,6 @@ block of tokens with compression. A live device page that is linked to none lies
 
 from __future__ import annotations
 
-from typing import NoReturn
-
 import numpy as np
 
 from kvstead.allocators.growth import Rows
@@ -62,7 +60,12 @@ class HotPool(LinkedPool):
         sizes = self.page_size, self.compress_ratio
         row, num_pages = hot_pages.hot_demand(self.linked, self.lens, rows.prefix, rows.seq, rows.last, *sizes)
         if row >= 0:
-            _refuse_cold(row, int(rows.last[row]), self.page_size)
+            last = int(rows.last[row])
+            raise UseAfterFree(
+                f"row {row} would grow behind slot {last}, in page {last // self.page_size}, where the token before "
+                "has no device slot: the new tokens would leave a gap. Use alloc_logical_only, or start at a page "
+                "boundary."
+            )
         return num_pages
 
     def warm(self, rows: Rows, slots: IntArray, fresh: IntArray) -> None:
@@ -98,10 +101,3 @@ class HotPool(LinkedPool):
             raise AuditError(
                 "a device page counts fewer entries than one, or more than it has slots. Only the allocator counts."
             )
-
-
-def _refuse_cold(row: int, last: int, page_size: int) -> NoReturn:
-    raise UseAfterFree(
-        f"row {row} would grow behind slot {last}, in page {last // page_size}, where the token before has no device "
-        "slot: the new tokens would leave a gap. Use alloc_logical_only, or start at a page boundary."
-    )

@@ -18,12 +18,12 @@ from dataclasses import replace
 import torch
 
 from kvstead.allocators.allocator import Allocator
-from kvstead.allocators.free_groups import DefersFrees
 from kvstead.allocators.swa import WindowSide
 from kvstead.arena import Chain, PoolChain
 from kvstead.errors import InvalidSize, LayoutError
-from kvstead.kernels.arrays import Integers, hand_out, to_host
+from kvstead.kernels.arrays import Integers, hand_out, to_host, whole
 from kvstead.pages import FreeList, LinkedPool, Release
+from kvstead.pages.free_group import DefersFrees
 from kvstead.pools.byte_arena import ByteArena
 from kvstead.pools.entry_spec import EntrySpec, Place
 
@@ -39,7 +39,19 @@ def side(kind: EntrySpec | int, name: str, page_size: int, place: Place) -> Entr
     return replace(spec, name=name, page_size=page_size, place=place)
 
 
-class ArenaAllocator(DefersFrees[Release], Allocator):
+class _ArenaGroups(DefersFrees[Release]):
+    """The free group of an allocator on `chain`."""
+
+    chain: Chain
+
+    def free_group_end(self) -> None:
+        """As `DefersFrees.free_group_end`. An eager arena's fence is called first; if it raises, the group is open."""
+        if self.free_group and self.chain.eager:
+            self.chain.order()
+        super().free_group_end()
+
+
+class ArenaAllocator(_ArenaGroups, Allocator):
     """A `PagedAllocator` whose pages lie in `pool` of `chain`, beside other pools that use the same bytes.
 
     Slots are virtual: they are handed out, freed and checked as ever, and `physical_slots` says where they lie now.
@@ -85,8 +97,7 @@ class UnifiedMambaAllocator(ArenaAllocator):
     """Slots for tokens in the pool "full" of an arena, and in `states`, from the pool "state", one a request.
 
     full, state: bytes of a token and of a state, or `EntrySpec`s, whose name, place and page size are set here. The
-    other keywords as for `UnifiedSWAAllocator`. Frees on both sides wait for the end of one group; `clear` and `audit`
-    cover both.
+    other keywords as for `UnifiedSWAAllocator`. Both sides have one free group; `clear` and `audit` cover both.
 
     Raises `InvalidSize` for a size below 1, `LayoutError` for an arena without room for a page of each pool.
     """
@@ -119,15 +130,13 @@ class UnifiedMambaAllocator(ArenaAllocator):
         return ArenaAllocator(chain, "full", order=order, has_states=True)
 
 
-class ArenaSWAAllocator(WindowSide, DefersFrees[Release], Allocator):
+class ArenaSWAAllocator(WindowSide, _ArenaGroups, Allocator):
     """An `SWAAllocator` on the pools "full" and "window" of a chain: neither side has a size of its own.
 
     Slots of both sides are virtual; `physical_slots` and `physical_window_slots` say where they lie now. `size` and
-    `swa_size` are what each side could hold alone, `available_size` what both have room for together. order: in which
-    ids are reused, see `FreeList`. has_states: whether `states` come from the pool "state" of the chain.
-
-    Nobody else may take pages of these pools. Raises `LayoutError` for a chain without these pools, with different page
-    sizes for tokens or with pages of several states, `InvalidSize` for an unknown order.
+    `swa_size` are what each side could hold alone, `available_size` what both have room for together. order,
+    has_states, errors: as for `ArenaAllocator`, and `LayoutError` if the two page sizes differ. Nobody else may take
+    pages of these pools.
     """
 
     chain: Chain
@@ -146,16 +155,10 @@ class ArenaSWAAllocator(WindowSide, DefersFrees[Release], Allocator):
         WindowSide.__init__(self, window, page_size)
 
     def fits(self, num_tokens: int = 0, *, num_window_tokens: int | None = None, num_states: int = 0) -> bool:
-        """Whether so many tokens, in new pages, and then so many states fit now, together.
-
-        num_window_tokens: how many of the tokens get window slots, by default all. Raises `InvalidSize` for a negative
-        number.
-        """
+        """As `ArenaAllocator.fits`. num_window_tokens: how many of the tokens get window slots, by default all."""
         num_windows = num_tokens if num_window_tokens is None else num_window_tokens
-        demand = {
-            "full": num_pages_for(num_tokens, self.page_size),
-            "window": num_pages_for(num_windows, self.page_size),
-        }  # in the order in which pages are taken: it matters while nothing may move
+        demand = {"full": num_pages_for(num_tokens, self.page_size)}  # in the order in which pages are taken: it
+        demand["window"] = num_pages_for(num_windows, self.page_size)  # matters while nothing may move
         return self.chain.fits(demand | {"state": num_states} if num_states else demand)
 
     def physical_slots(self, slots: Integers, out: torch.Tensor | None = None) -> torch.Tensor:
@@ -245,6 +248,7 @@ class UnifiedMambaSWAAllocator(ArenaSWAAllocator):
 
 def num_pages_for(num_tokens: int, page_size: int) -> int:
     """Pages that so many new tokens take. Raises `InvalidSize` for a negative number."""
+    num_tokens = whole(num_tokens, "the number of tokens")
     if num_tokens < 0:
         raise InvalidSize(f"{num_tokens} tokens are asked for. Ask for 0 or more.")
     return -(-num_tokens // page_size)

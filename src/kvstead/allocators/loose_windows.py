@@ -14,7 +14,7 @@ import numpy as np
 import torch
 
 from kvstead.allocators.checks import whole_pages
-from kvstead.allocators.swa import SWAAllocator
+from kvstead.allocators.swa import SWAAllocator, WindowSide
 from kvstead.errors import ForeignPage, InvalidSize, MisalignedSegment, UseAfterFree, WindowTaken
 from kvstead.kernels import host
 from kvstead.kernels.array_types import IntArray
@@ -64,15 +64,11 @@ class LooseWindowPool(LinkedPool):
             raise WindowTaken(f"page {page} has window page {held} already. Free that first.")
 
 
-class LooseWindows:
+class LooseWindows(WindowSide):
     """What a windowed allocator with a `LooseWindowPool` can do besides."""
 
-    page_size: int
     free_group: list[Release] | None
-    _window: LinkedPool
-    _take: Callable[[int, int, int], IntArray | None]
     _slots: Callable[[IntArray], torch.Tensor]
-    _release: Callable[[FreeList, IntArray], None]
 
     def alloc_full(self, num_tokens: int) -> torch.Tensor | None:
         """Full pages without window pages: int64[num_tokens] slots, or None when short. Raises as `alloc`."""
@@ -91,8 +87,7 @@ class LooseWindows:
     def free_window(self, window_slots: Integers) -> None:
         """Free the loose window pages that `window_slots` lie in, each once, in the order first seen.
 
-        Raises `ForeignPage` or `DoubleFree` for a page that nobody holds, `WindowTaken` for one that is linked; then
-        nothing is changed.
+        Changes nothing if it raises `ForeignPage` or `DoubleFree` (nobody holds the page) or `WindowTaken` (linked).
         """
         link = self._loose_pool()
         pages = list(dict.fromkeys((to_host(window_slots) // self.page_size).tolist()))

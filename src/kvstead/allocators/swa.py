@@ -19,13 +19,12 @@ import torch
 from kvstead.allocators import growth
 from kvstead.allocators.allocator import Allocator
 from kvstead.allocators.checks import own_pages, require_page_start, require_tail, state_pages, window_pages
-from kvstead.allocators.free_groups import DefersFrees
 from kvstead.errors import InvalidSize, MisalignedSegment, UseAfterFree, WindowTaken
 from kvstead.kernels import windows
 from kvstead.kernels.array_types import IntArray, StateArray
 from kvstead.kernels.arrays import Integers, to_device, to_host
 from kvstead.pages import FreeList, LinkedPool, Release
-from kvstead.pages.row_segments import segment_pages
+from kvstead.pages.free_group import DefersFrees
 
 
 class WindowSide:
@@ -40,7 +39,8 @@ class WindowSide:
     device: torch.device
     _pool: FreeList
     _take: Callable[[int, int, int], IntArray | None]
-    _release: Callable[[FreeList, IntArray], None]
+    _release: Callable[..., None]
+    _after_free: Callable[[], int]
 
     def __init__(self, window: LinkedPool, page_size: int) -> None:
         self.num_window_pages = window.pool.num_pages
@@ -117,7 +117,7 @@ class WindowSide:
     def free_swa_segment(self, slots: Integers, *, start_pos: int) -> None:
         """`free_swa` for a stretch of a row, whole pages at a time. Raises `MisalignedSegment` as `free_segment`."""
         require_page_start(start_pos, self.page_size)
-        self._free_windows(segment_pages(to_host(slots), self.page_size))
+        self._free_windows(growth.segment_pages(to_host(slots), self.page_size))
 
     def free_swa_segments(self, pairs: Iterable[growth.Segment]) -> None:
         """`free_swa` for several stretches, (slots, start_pos) each, all or none."""
@@ -156,9 +156,10 @@ class WindowSide:
 
     def _free_windows(self, pages: IntArray) -> None:
         """Free the window pages of full pages, at once or when the group ends."""
+        after = self._after_free()
         linked = self._window.unlink(pages)
         if linked.size:
-            self._release(self._window.pool, linked)
+            self._release(self._window.pool, linked, after)
 
     def _refuse_move(self, fault: int, src: int, dst: int) -> NoReturn:
         src_page, dst_page = src // self.page_size, dst // self.page_size

@@ -38,7 +38,7 @@ def bytes_by_state(members: Sequence[SubPool], arrangement: Arrangement) -> Aren
         above = arrangement.neighbour(index, HIGH)
         start, end = arrangement.border(above, LOW), arrangement.border(index, HIGH)
         growing = arrangement.extents[max(index, 0) : above + 1]  # these two and the empty ones between them
-        if any(_has_room(start, end, extent.page_bytes) for extent in growing):
+        if any(inward(start, LOW, extent.page_bytes) < inward(end, HIGH, extent.page_bytes) for extent in growing):
             gap += end - start
         else:
             padding += end - start
@@ -63,7 +63,3 @@ def audit_chain(members: Sequence[SubPool], arrangement: Arrangement) -> None:
         byte = extent.hi * extent.page_bytes
     total = bytes_by_state(members, arrangement).total
     assert total == arrangement.top, f"spans in order and apart add up to {total} bytes of {arrangement.top}"
-
-
-def _has_room(start: int, end: int, page_bytes: int) -> bool:
-    return inward(start, LOW, page_bytes) < inward(end, HIGH, page_bytes)

@@ -16,6 +16,7 @@ from typing import NoReturn
 
 from kvstead.arena.span import Extent, inward
 from kvstead.errors import InvalidSize, LayoutError
+from kvstead.kernels.arrays import whole
 from kvstead.kernels.spans import HIGH, LOW
 
 
@@ -81,7 +82,7 @@ class Arrangement:
             count = number + from_used * (extent.hi - extent.lo - extent.num_holes)
             if count:
                 end = -(-byte // extent.page_bytes) + count
-                if end > extent.limit:
+                if end > extent.limit or count > extent.most:
                     return False
                 byte = end * extent.page_bytes
         return True
@@ -98,7 +99,8 @@ class Arrangement:
         free = self.free_bytes()
         rounding = sum(extent.page_bytes for extent in self.extents)
         each = sum(self.extents[index].page_bytes for index in indices)
-        return (max(0, (free - rounding) // each), free // each) if each else (0, 0)
+        ids = min((self.extents[index].most - self.extents[index].num_used for index in indices), default=0)
+        return (max(0, min((free - rounding) // each, ids)), min(free // each, ids)) if each else (0, 0)
 
     def fits_unmoved(self, wanted: Iterable[tuple[int, int]], released: Sequence[int] = ()) -> bool:
         """Whether pools, each named once, can take (index, pages) one after the other while nothing moves.
@@ -113,6 +115,8 @@ class Arrangement:
         trial = Arrangement(extents, self.bottom, self.top)
         for index, num_pages in wanted:
             extent = trial.extents[index]
+            if extent.num_used + num_pages > extent.most:
+                return False
             if num_pages > extent.num_holes:
                 placed = trial.grown(index, num_pages - extent.num_holes)
                 if placed is None:
@@ -172,9 +176,10 @@ class PoolIndex:
         for name, num_pages in demand.items():
             if name not in self._index:
                 self._refuse(name)
-            if num_pages < 0:
-                raise InvalidSize(f"{num_pages} pages of pool {name!r} are wanted. Ask for 0 or more.")
-            pairs.append((self._index[name], num_pages))
+            count = whole(num_pages, f"the number of pages of pool {name!r}")
+            if count < 0:
+                raise InvalidSize(f"{count} pages of pool {name!r} are wanted. Ask for 0 or more.")
+            pairs.append((self._index[name], count))
         return pairs
 
     def released(self, without: Mapping[str, int], num_used: Sequence[int]) -> list[int]:
@@ -187,7 +192,7 @@ class PoolIndex:
                     f"{num_pages} pages of pool {name!r} are assumed to be released, of which {num_used[index]} are "
                     "used. Name 0 or more, and no more than are used."
                 )
-            counts[index] = num_pages
+            counts[index] = whole(num_pages, f"the number of pages of pool {name!r}")
         return counts
 
     def _refuse(self, pool: str) -> NoReturn:

@@ -22,6 +22,7 @@ from kvstead.arena.span import inward
 from kvstead.arena.sub_pool import SubPool
 from kvstead.errors import InvalidSize, LayoutError
 from kvstead.kernels.array_types import IntArray
+from kvstead.kernels.arrays import whole
 from kvstead.kernels.spans import HIGH, LOW
 from kvstead.pools.byte_arena import ByteArena
 from kvstead.pools.entry_spec import EntrySpec, Place
@@ -59,7 +60,8 @@ class PoolChain:
             )
         arena.register(specs)
         most = max(arena.num_pages(spec) - arena.first_page(spec) for spec in specs)
-        rows = {spec.name: most for spec in specs} | dict(num_virtual or {})
+        rows = {spec.name: most for spec in specs}
+        rows |= {name: whole(count, f"num_virtual of {name!r}") for name, count in (num_virtual or {}).items()}
         self.arena = arena
         self.device = arena.device
         self.eager = eager

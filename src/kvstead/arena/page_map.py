@@ -23,8 +23,7 @@ from kvstead.pages.page_table import refuse_slot
 class PageMap:
     """Virtual pages 1 .. `num_virtual` on physical pages 1 .. `num_physical` - 1. 8 bytes a row.
 
-    v2p, p2v: int64 tables, to be read only; `num_changes` says how often the pool has changed them. Ids are int64[k] on
-    the host; every call is O(k).
+    v2p, p2v: int64 tables, to be read only; `num_changes` counts their changes. Ids are int64[k]; every call is O(k).
     """
 
     __slots__ = ("_mirrors", "num_changes", "p2v", "v2p")

@@ -49,12 +49,12 @@ class SharedBytes:
     """`total_bytes` for `pools`, used as a `PoolChain`: a page of any pool takes its `cost_bytes` of what is left.
 
     sink_bytes: bytes at the bottom that no pool can use. `fits` if and only if used and wanted pages cost no more than
-    the rest. There are no bytes, and a page lies at its id. Ids are only counted: the free list that hands them out
-    knows which are free.
+    the rest. There are no bytes, and a page lies at its id. Ids are only counted: the free list knows which are free.
 
-    Raises `InvalidSize` for a negative sink, `LayoutError` for no pools, two of one name, or one without room for a
-    page.
+    Raises `InvalidSize` for a negative sink, `LayoutError` for no pools, two of one name, or no room for a page of one.
     """
+
+    eager = False  # nothing ever moves
 
     def __init__(self, total_bytes: int, pools: Sequence[SharedPool], *, sink_bytes: int = 0) -> None:
         if sink_bytes < 0:

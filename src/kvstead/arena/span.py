@@ -13,14 +13,14 @@ an edge that may move is used, so a span without used pages is empty.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from itertools import pairwise
 
 import numpy as np
 
 from kvstead.errors import AuditError
 from kvstead.kernels import spans
-from kvstead.kernels.array_types import IntArray, WordArray
+from kvstead.kernels.array_types import IntArray
 from kvstead.kernels.spans import HIGH, LOW
+from kvstead.pages.page_bitmap import empty_levels, levels_agree, set_bits
 
 
 def inward(byte: int, side: int, page_bytes: int) -> int:
@@ -32,7 +32,7 @@ def inward(byte: int, side: int, page_bytes: int) -> int:
 class Extent:
     """Pages `lo` to `hi` of a pool with `page_bytes` a page, `num_holes` of them free; its ids are `first` to `limit`.
 
-    place: the side where the span is anchored, or 0.
+    place: the side where the span is anchored, or 0. most: pages that can be used at once, as each needs a virtual id.
     """
 
     page_bytes: int
@@ -42,6 +42,7 @@ class Extent:
     lo: int
     hi: int
     num_holes: int = 0
+    most: int = 2**62
 
     @property
     def num_used(self) -> int:
@@ -72,11 +73,7 @@ class Span:
     def __init__(self, first: int, limit: int, place: int, page_bytes: int = 1) -> None:
         home = limit if place > 0 else first
         self.extent = Extent(page_bytes, first, limit, place, home, home)
-        sizes = [limit // 64 + 1]
-        while sizes[-1] > 1:
-            sizes.append((sizes[-1] + 63) // 64)
-        self.starts: IntArray = np.cumsum([0, *sizes[:-1]], dtype=np.int64)
-        self.words: WordArray = np.zeros(sum(sizes), dtype=np.uint64)
+        self.words, self.starts = empty_levels(limit)
 
     def take(self, num_pages: int, lo: int, hi: int) -> IntArray:
         """Hand out holes, nearest to the span's own end first, and all pages by which it grows to `lo` and `hi`.
@@ -102,8 +99,7 @@ class Span:
     def release(self, v2p: IntArray, p2v: IntArray, v_pages: IntArray) -> tuple[int, bool]:
         """Unbind virtual pages (`PageMap`) and make their physical pages holes; those at an edge leave the span.
 
-        Returns (-1, whether the span has shrunk), or (index of the first page that is not bound, False) with nothing
-        changed. O(pages).
+        Returns (-1, whether the span has shrunk); for a page not bound (its index, False), unchanged. O(pages).
         """
         extent = self.extent
         lo, hi = extent.lo, extent.hi
@@ -147,21 +143,18 @@ class Span:
             self.words, self.starts, np.array(band), extent.lo, extent.hi, extent.place, -side, num_holes, start,
             src, dst,
         )  # fmt: skip
-        self._trim(edges)
+        extent.num_holes -= (edges[0] - extent.lo) + (extent.hi - edges[1])
+        extent.lo, extent.hi = edges
         return src, dst
 
     def affordable(self, side: int, max_used: int) -> tuple[int, int]:
-        """The longest band on `side` that can go into holes with `max_used` pages copied: (its pages, copies).
-
-        O(band).
-        """
+        """The longest band on `side` that can go into holes with `max_used` copies: (its pages, copies). O(band)."""
         extent = self.extent
         return spans.longest_band(self.words, extent.edge(side), side, extent.num_holes, max_used)
 
     def holes(self) -> IntArray:
         """All holes: int64[num_holes], ascending. O(limit)."""
-        bits = np.unpackbits(self.words[: self.extent.limit // 64 + 1].view(np.uint8), bitorder="little")
-        return np.flatnonzero(bits)
+        return set_bits(self.words[: self.extent.limit // 64 + 1])
 
     def clear(self) -> None:
         """No page is used any more. O(limit)."""
@@ -188,19 +181,9 @@ class Span:
         loose = [page for side, page in ((LOW, extent.lo), (HIGH, extent.hi - 1)) if side != extent.place]
         if np.isin(loose, holes).any():
             raise AuditError(f"the span [{extent.lo}, {extent.hi}) has a hole at an edge. It was not trimmed.")
-        ends = [*self.starts[1:].tolist(), self.words.size]
-        levels = [self.words[a:b] for a, b in zip(self.starts.tolist(), ends, strict=True)]
-        for below, above in pairwise(levels):
-            bits = np.flatnonzero(np.unpackbits(above.view(np.uint8), bitorder="little"))
-            if not np.array_equal(np.flatnonzero(below), bits):
-                raise AuditError("a summary level of the holes is stale. Only the span's own methods may write to it.")
+        if not levels_agree(self.words, self.starts):
+            raise AuditError("a summary level of the holes is stale. Only the span's own methods may write to it.")
 
     def _band(self, side: int, num_pages: int) -> tuple[int, int]:
         extent = self.extent
         return (extent.hi - num_pages, extent.hi) if side > 0 else (extent.lo, extent.lo + num_pages)
-
-    def _trim(self, edges: tuple[int, int]) -> None:
-        extent = self.extent
-        lo, hi = edges
-        extent.num_holes -= (lo - extent.lo) + (extent.hi - hi)
-        extent.lo, extent.hi = lo, hi

@@ -60,6 +60,7 @@ class SubPool:
         self.spec = spec
         num_pages = arena.num_pages(spec)
         self.span = Span(arena.first_page(spec), num_pages, int(spec.place), spec.page_bytes)
+        self.span.extent.most = num_virtual
         self.map = PageMap(num_virtual, num_pages)
         self.followers: list[Callable[[IntArray, IntArray], None]] = []
 
@@ -73,9 +74,11 @@ class SubPool:
         edges = (extent.lo, extent.hi) if grown <= 0 else self._chain.make_room(self._index, grown, num_pages)
         if edges is None:
             return None
+        is_zeroed = self.spec.zero_on_take and num_pages > 0
+        if is_zeroed:
+            self._chain.order()  # which may raise: nothing is taken yet
         pages = self.span.take(num_pages, *edges)
-        if self.spec.zero_on_take and num_pages:
-            self._chain.order()
+        if is_zeroed:
             self.arena.zero(self.spec, pages)
         return pages
 

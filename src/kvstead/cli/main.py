@@ -25,7 +25,7 @@ app = typer.Typer(
     help="The KV-cache memory manager for LLM inference that belongs to no engine.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
-    add_completion=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
 )
 app.command()(replay)
 app.command()(models)

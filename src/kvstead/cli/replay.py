@@ -106,7 +106,26 @@ def replay(arguments: ReplayArguments) -> None:
     options = arguments.options()
 
     # These imports take seconds, and neither help nor a wrong option needs them.
-    from kvstead.cli.replay_run import replay_and_report  # noqa: PLC0415
+    from kvstead.replay.recorder import TIMELINE_COLUMNS  # noqa: PLC0415
+    from kvstead.replay.run import run_replay  # noqa: PLC0415
+    from kvstead.replay.summary import summarize  # noqa: PLC0415
+    from kvstead.report.console import error_console, output_console  # noqa: PLC0415
+    from kvstead.report.files import to_json, write_report  # noqa: PLC0415
+    from kvstead.report.progress import replay_bar  # noqa: PLC0415
+    from kvstead.report.table import print_summary, print_text  # noqa: PLC0415
 
-    if replay_and_report(options, folder=arguments.out, as_json=arguments.json):
+    if arguments.out is not None:  # a long replay must not end without a place for its results
+        arguments.out.mkdir(parents=True, exist_ok=True)
+    with replay_bar() as show:
+        result = run_replay(options, show)
+    summary = summarize(result, options)
+    # With a JSON object on standard output, everything for the eye goes to standard error.
+    console = error_console() if arguments.json else output_console()
+    print_summary(summary, console)
+    if arguments.out is not None:
+        written = write_report(arguments.out, summary, TIMELINE_COLUMNS, result.timeline)
+        print_text(f"written: {', '.join(map(str, written))}", console)
+    if arguments.json:
+        typer.echo(to_json(summary))
+    if result.figures.interrupted:
         raise typer.Exit(EXIT_INTERRUPTED)

@@ -27,7 +27,7 @@ def check(
     # Importing SGLang takes a while.
     from kvstead.integrations.sglang.coverage import COVERED_VERSIONS, examine  # noqa: PLC0415
     from kvstead.report.console import output_console  # noqa: PLC0415
-    from kvstead.report.coverage import coverage_table  # noqa: PLC0415
+    from kvstead.report.table import coverage_table  # noqa: PLC0415
 
     coverage = examine()
     versions = " and ".join(COVERED_VERSIONS)

@@ -25,7 +25,7 @@ from kvstead.engine.rows import NO_NAMESPACE, Rows
 from kvstead.engine.stats import MemoryStats, live_entries, memory_stats
 from kvstead.errors import InvalidSize, RowOverflow
 from kvstead.kernels.array_types import IntArray
-from kvstead.kernels.arrays import Integers, to_device, to_host
+from kvstead.kernels.arrays import Integers, to_device, to_host, whole
 from kvstead.model import ModelLayout
 from kvstead.pages.amounts import FULL, STATE, WINDOW
 from kvstead.pages.page_table import require_tag
@@ -76,6 +76,7 @@ class KVCacheManager:
         storage: bool = True,
         device: str | torch.device = "cpu",
     ) -> None:
+        max_requests, max_length = whole(max_requests, "max_requests"), whole(max_length, "max_length")
         asked = MemoryRequest(
             pool_layout, page_size, num_bytes, num_slots, num_window_slots, num_states, window_ratio, expected_length
         )
@@ -90,7 +91,8 @@ class KVCacheManager:
         self.rows = rows = Rows(max_requests, max_length, plan.page_size, tree.root)
         self.table, self.num_tokens, self.computed = rows.table, rows.known, rows.computed
         self.protected, self.prefix_cache = rows.protected, prefix_cache
-        self._growth = growth = RowCapacity(memory, tree, rows, state_interval, prefix_cache=prefix_cache)
+        interval = whole(state_interval, "state_interval")
+        self._growth = growth = RowCapacity(memory, tree, rows, interval, prefix_cache=prefix_cache)
         self.capacity, self.row_windows, self.row_states = growth.capacity, growth.windows, growth.states
         self._prefixes = RowPrefixes(memory, tree, rows, growth, is_kept=prefix_cache)
 
@@ -109,6 +111,7 @@ class KVCacheManager:
         `InvalidSize` for a tag beyond 32 bits, `OpenGroup` when it would have to evict inside a free group. O(tokens).
         """
         ids = token_ids(tokens)
+        owner = whole(owner, "owner")
         require_tag(owner)
         if ids.size > self.table.width:
             raise RowOverflow(f"{ids.size} tokens do not fit rows of {self.table.width}. Cut them or raise max_length.")
@@ -215,6 +218,7 @@ class KVCacheManager:
     def growth(self, row: int, num_tokens: int) -> int:
         """By how many tokens, `num_tokens` at most, a row could grow now. Raises `StaleRow`, `InvalidSize` below 0."""
         self.table.require_live(row)
+        num_tokens = whole(num_tokens, "num_tokens")
         if num_tokens < 0:
             raise InvalidSize(f"row {row} cannot grow by {num_tokens} tokens. Ask for 0 or more.")
         return self._growth.growth(row, num_tokens)

@@ -15,6 +15,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
 from kvstead.errors import InvalidSize, LayoutError
+from kvstead.kernels.arrays import whole
 from kvstead.model import BOUNDED, WHOLE_SEQUENCE, CacheKind, MemorySplit, ModelLayout
 from kvstead.model.padding import padded_pages
 from kvstead.model.sizing import split_bytes, split_for_slots, split_memory
@@ -68,6 +69,11 @@ class MemoryRequest:
     num_states: int | None
     window_ratio: float | None
     expected_length: int | None
+
+    def __post_init__(self) -> None:
+        for what in ("page_size", "num_bytes", "num_slots", "num_window_slots", "num_states", "expected_length"):
+            if getattr(self, what) is not None:
+                object.__setattr__(self, what, whole(getattr(self, what), what))
 
 
 @dataclass(frozen=True, slots=True)

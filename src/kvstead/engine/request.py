@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import zlib
 from dataclasses import dataclass, field
 from enum import StrEnum
 
@@ -10,7 +11,7 @@ from numpy.typing import NDArray
 
 from kvstead.errors import RequestError
 from kvstead.kernels.array_types import IntArray
-from kvstead.kernels.arrays import Integers, to_host
+from kvstead.kernels.arrays import Integers, to_host, whole
 from kvstead.kernels.rows import MAX_TOKEN
 from kvstead.prefix import Namespace
 
@@ -45,13 +46,14 @@ class Status(StrEnum):
 class Request:
     """A prompt and how far to go on from it.
 
-    prompt: token ids, an integer array of at least one. max_new_tokens: tokens to generate at most. stop_tokens: ids
-    that end the request when generated. The scheduler fills in the rest: `tokens` are the known ids (prompt and output)
-    while the request is off the memory or ended, `num_cached` the prompt tokens found in the cache when it was first
-    admitted, `num_dead` those behind them that were cached but lack windows or a state, `reason` why it was rejected.
+    request_id: an int or a string. prompt: token ids, an integer array of at least one. max_new_tokens: tokens to
+    generate at most. stop_tokens: ids that end the request when generated. The scheduler fills in the rest: `tokens`
+    are the known ids (prompt and output) while the request is off the memory or ended, `num_cached` the prompt tokens
+    found in the cache when it was first admitted, `num_dead` those behind them that were cached but lack windows or a
+    state, `reason` why it was rejected.
     """
 
-    request_id: int
+    request_id: int | str
     prompt: IntArray | NDArray[np.int32]
     max_new_tokens: int
     namespace: Namespace = field(default_factory=Namespace)
@@ -65,6 +67,19 @@ class Request:
     reason: str = ""
 
     @property
+    def number(self) -> int:
+        """The id as an int, for callers that number their requests. Raises `RequestError` for a string."""
+        if isinstance(self.request_id, str):
+            raise RequestError(f"request {self.request_id!r} has no number. Give it an int as its id.")
+        return self.request_id
+
+    @property
+    def owner_tag(self) -> int:
+        """The tag of the pages that it takes: its id as far as 31 bits hold it, of a string a checksum."""
+        own = self.request_id
+        return (zlib.crc32(own.encode()) if isinstance(own, str) else own) & MAX_TOKEN
+
+    @property
     def max_length(self) -> int:
         """Tokens of the prompt and the longest output."""
         return int(self.prompt.size) + self.max_new_tokens
@@ -73,3 +88,28 @@ class Request:
     def output(self) -> IntArray | NDArray[np.int32]:
         """Generated token ids, once the request has ended."""
         return self.tokens[self.prompt.size :]
+
+
+def checked(request: Request) -> None:
+    """Bring a new request into the form that the scheduler works with: whole numbers, and a prompt of its own.
+
+    Raises `RequestError`, and then changes nothing.
+    """
+    name = f"request {request.request_id!r}"
+    if request.status is not Status.WAITING or request.tokens.size:
+        state = request.status if request.status is not Status.WAITING else "added already"
+        raise RequestError(f"{name} is {state}. Add a new request.")
+    if not isinstance(request.request_id, (int, str, np.integer)):
+        raise RequestError(f"{name} has an id of type {type(request.request_id).__name__}. Use an int or a string.")
+    try:
+        max_new_tokens = whole(request.max_new_tokens, "max_new_tokens")
+        stop_tokens = tuple(whole(token, "a stop token") for token in request.stop_tokens)
+        hash(request.namespace)
+    except TypeError as error:
+        raise RequestError(f"{name} cannot be served: {error}") from None
+    if max_new_tokens < 1:
+        raise RequestError(f"{name} is to generate {max_new_tokens} tokens. Ask for at least one.")
+    request.prompt = token_ids(request.prompt).copy()
+    request.max_new_tokens, request.stop_tokens = max_new_tokens, stop_tokens
+    if not isinstance(request.request_id, str):
+        request.request_id = int(request.request_id)

@@ -18,7 +18,7 @@ from kvstead.engine.request import token_ids
 from kvstead.errors import InvalidSize, RowOverflow
 from kvstead.kernels import rows as row_kernels
 from kvstead.kernels.array_types import IntArray, TagArray
-from kvstead.kernels.arrays import Integers
+from kvstead.kernels.arrays import Integers, to_host
 from kvstead.pools import RequestTable
 from kvstead.prefix import Namespace, Node
 
@@ -105,9 +105,10 @@ class Rows:
     def append(self, row: int, tokens: Integers) -> None:
         """Note ids behind the row's last known one. Raises `StaleRow`, `RowOverflow`."""
         self.table.require_live(row)
-        if not len(tokens):
+        given = to_host(tokens)
+        if not given.size:
             return
-        ids = token_ids(tokens)
+        ids = token_ids(given)
         start = int(self.known[row])
         end = start + ids.size
         if end > self.table.width:

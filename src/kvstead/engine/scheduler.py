@@ -19,15 +19,14 @@ import torch
 
 from kvstead.engine.admission import Admission
 from kvstead.engine.manager import KVCacheManager
-from kvstead.engine.request import Request, Status, token_ids
+from kvstead.engine.request import Request, Status, checked, token_ids
 from kvstead.engine.running import RunningRequests
 from kvstead.engine.step import Chunk, Outcome, Pending, Runner, Step
 from kvstead.errors import InvalidSize, RequestError
 from kvstead.kernels.array_types import IntArray
-from kvstead.kernels.arrays import Integers, to_host
+from kvstead.kernels.arrays import Integers, to_host, whole
 
 _NO_ROWS: IntArray = np.empty(0, dtype=np.int64)
-_OWNER_TAGS = 2**31  # a page's owner tag is the request id, as far as 32 bits hold it
 
 
 class Scheduler:
@@ -50,11 +49,13 @@ class Scheduler:
         overlap: bool = False,
     ) -> None:
         num_rows = manager.table.num_rows
+        chunk_tokens, decode_headroom = whole(chunk_tokens, "chunk_tokens"), whole(decode_headroom, "decode_headroom")
+        max_running = num_rows if max_running is None else whole(max_running, "max_running")
         self.manager = manager
         self._may_wait = manager.memory.may_wait
         self._lengths = manager.table.lengths
         self.chunk_tokens = chunk_tokens
-        self.max_running = num_rows if max_running is None else min(max_running, num_rows)
+        self.max_running = min(max_running, num_rows)
         self.admission = Admission(manager, decode_headroom, overlap=overlap)
         self.overlap = overlap
         if min(self.chunk_tokens, self.max_running) < 1 or decode_headroom < 0:
@@ -82,17 +83,10 @@ class Scheduler:
     def add(self, request: Request) -> bool:
         """Queue a request. False if it can never fit: then it is rejected and `request.reason` says why.
 
-        Raises `RequestError` for a prompt that is empty or no token ids, nothing to generate, or a request that was
-        added before.
+        The prompt is copied. Raises `RequestError` for a prompt that is empty or no token ids, nothing to generate, a
+        request that was added before, and for an id, a namespace or stop tokens of a kind that cannot be used.
         """
-        prompt = token_ids(request.prompt)
-        is_new = request.status is Status.WAITING and request.tokens.size == 0
-        if request.max_new_tokens < 1 or not is_new:
-            raise RequestError(
-                f"request {request.request_id} is to generate {request.max_new_tokens} tokens and is "
-                f"{request.status if is_new else 'added already'}. Add a new request for at least one."
-            )
-        request.prompt = prompt
+        checked(request)
         request.reason = self.admission.why_never(request)
         if request.reason:
             request.status = Status.REJECTED
@@ -112,11 +106,41 @@ class Scheduler:
             self._end(request, Status.ABORTED)
 
     def step(self, runner: Runner) -> Outcome | None:
-        """Plan and launch the next step, and process the results of the one that is due; None when nothing was due."""
-        planned = self.schedule()
-        launched = None if planned is None else (planned, runner.launch(planned))
-        due, self._in_flight = (self._in_flight, launched) if self.overlap else (launched, None)
-        return None if due is None else self.process(due[0], due[1].tokens())
+        """Plan and launch the next step, and process the results of the one that is due; None when nothing was due.
+
+        If the runner raises, or returns tokens that `process` refuses, the steps under way are dropped (`drop`) and the
+        error goes on: call `step` again to retry, or abort requests first.
+        """
+        try:
+            planned = self.schedule()
+            launched = None if planned is None else (planned, runner.launch(planned))
+            due, self._in_flight = (self._in_flight, launched) if self.overlap else (launched, None)
+            return None if due is None else self.process(due[0], due[1].tokens())
+        except BaseException:
+            self.drop()
+            raise
+
+    def drop(self) -> None:
+        """Give up all steps that were planned and not processed, for a runner that failed.
+
+        Their requests go back to the front of the queue with the tokens that are known of them; those that had ended
+        give back their memory. What earlier steps computed stays cached, but for models with recurrent states, which a
+        failed step may have changed. Does nothing without such a step.
+        """
+        running, self._in_flight = self._running, None
+        for request in reversed([each for row, each in running.active.items() if self._is_held(row)]):
+            running.leave(request)
+            known = self.manager.known_tokens(request.row)
+            if self.manager.state_bytes:
+                self.manager.abort(request.row)
+            else:
+                self.manager.finish(request.row)
+            request.tokens, request.status = known, Status.WAITING
+            self.waiting.appendleft(request)
+        for request in running.pop_ended(self._planned):
+            self.manager.abort(request.row)
+        self._planned = self._processed
+        self.admission.forget_refusal()
 
     def schedule(self) -> Step | None:
         """Plan the next step and allocate its slots; None when there is nothing to do.
@@ -228,7 +252,7 @@ class Scheduler:
         fits, running = self.admission.fits, self._running
         if not fits(request, running) and not (self.manager.flush() and fits(request, running)):
             return None
-        lease = self.manager.match(request.tokens, namespace=request.namespace, owner=request.request_id % _OWNER_TAGS)
+        lease = self.manager.match(request.tokens, namespace=request.namespace, owner=request.owner_tag)
         assert lease is not None, "there is a row for every request that may run"
         self.waiting.popleft()
         if request.num_cached < 0:
@@ -280,7 +304,7 @@ class Scheduler:
         request.tokens = self.manager.known_tokens(row)
         request.status = status
         self._running.leave(request)
-        if self._running.last_step[row] > self._processed:
+        if self._is_held(row):
             self._running.ended[row] = request
         else:
             self._release(request)
@@ -290,6 +314,10 @@ class Scheduler:
             self.manager.finish(request.row)
         else:
             self.manager.abort(request.row)
+
+    def _is_held(self, row: int) -> bool:
+        """Whether a step that was not processed yet holds the row."""
+        return bool(self._running.last_step[row] > self._processed)
 
     def _is_under_way(self) -> bool:
         return self._planned > self._processed

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TypeAlias
+from operator import index
+from typing import SupportsIndex, TypeAlias
 
 import numpy as np
 import torch
@@ -15,6 +16,14 @@ from kvstead.kernels.array_types import IntArray
 Integers: TypeAlias = Sequence[int] | np.ndarray | torch.Tensor
 
 _INT64 = np.dtype(np.int64)
+
+
+def whole(value: SupportsIndex, what: str) -> int:
+    """A number as a Python int, which does not wrap as numpy's do. Raises `TypeError` for one that is not whole."""
+    try:
+        return index(value)
+    except TypeError:
+        raise TypeError(f"{what} is {value!r}. Pass a whole number.") from None
 
 
 def to_host(values: Integers) -> IntArray:

@@ -2,9 +2,8 @@
 
 from kvstead.model.catalog import preset_names, preset_source
 from kvstead.model.compute import ComputeProfile, load_profile
-from kvstead.model.kinds import BOUNDED, WHOLE_SEQUENCE, CacheKind, LayerCache, StatePart, TokenCache
+from kvstead.model.kinds import BOUNDED, WHOLE_SEQUENCE, CacheKind, LayerCache, LayoutOptions, StatePart, TokenCache
 from kvstead.model.layout import ModelLayout, load_layout
-from kvstead.model.layout_options import LayoutOptions
 from kvstead.model.padding import EqualPage, PaddedPages, equal_page, padded_pages
 from kvstead.model.sizing import (
     MemorySplit,

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from kvstead.errors import LayoutError
 from kvstead.model import defaults
 from kvstead.model.config_fields import Fields
-from kvstead.model.kinds import BOUNDED, PACKED_LATENT, CacheKind, TokenCache, dtype_bytes
+from kvstead.model.kinds import BOUNDED, PACKED_LATENT, CacheKind, LayoutOptions, TokenCache, dtype_bytes
 from kvstead.model.state import split, split_or_replicate
 
 _QUANTISED_RUN = 128  # elements that share one scale
@@ -35,15 +35,12 @@ def attention_shape(fields: Fields, kind: CacheKind) -> AttentionShape:
     if is_latent(fields):
         return _latent_shape(fields, kind)
     # Some models give their sliding layers, or their global ones, a shape of their own.
-    own = _OWN_PREFIX.get(kind, "")
+    own = "swa_" if kind is CacheKind.WINDOW else ""
     heads = fields.size(*_both(own, "num_attention_heads"), "n_head", "n_heads")
     kv_heads = _kv_heads(fields, kind, own, heads)
     key_dim = _head_dim(fields, kind, own, heads)
     value_dim = fields.number(*_both(own, "v_head_dim")) or key_dim
     return AttentionShape(heads, kv_heads, key_dim, value_dim)
-
-
-_OWN_PREFIX = {CacheKind.WINDOW: "swa_"}
 
 
 def _both(prefix: str, key: str) -> tuple[str, ...]:
@@ -91,22 +88,17 @@ def _latent_shape(fields: Fields, kind: CacheKind) -> AttentionShape:
     return AttentionShape(heads, heads, key_dim, fields.size("v_head_dim"))
 
 
-def owned_kind(fields: Fields, kind: CacheKind) -> CacheKind:
-    """The kind of cache that a layer keeps which attends as `kind`."""
-    return CacheKind.LATENT if is_latent(fields) and kind is CacheKind.FULL else kind
-
-
-def read_token_cache(fields: Fields, kind: CacheKind, cache_dtype: str, tensor_parallel: int) -> TokenCache:
-    """What a layer that attends as `kind` (FULL, WINDOW or CHUNK) keeps per token on one of `tensor_parallel` ranks.
+def read_token_cache(fields: Fields, options: LayoutOptions, kind: CacheKind) -> TokenCache:
+    """What a layer that attends as `kind` (FULL, WINDOW or CHUNK) keeps per token on one rank.
 
     Key and value heads are divided among the ranks; where there are fewer heads than ranks, each rank holds a copy of
     one. Every rank holds the whole latent. Raises `LayoutError`.
     """
-    shape = attention_shape(fields, kind)
-    split(fields, "attention heads", shape.query_heads, tensor_parallel)
+    shape, cache_dtype = attention_shape(fields, kind), options.cache_dtype
+    split(fields, "attention heads", shape.query_heads, options.tensor_parallel)
     if is_latent(fields):
         return _latent_cache(fields, cache_dtype)
-    kv_heads = split_or_replicate(fields, "key and value heads", shape.kv_heads, tensor_parallel)
+    kv_heads = split_or_replicate(fields, "key and value heads", shape.kv_heads, options.tensor_parallel)
     if cache_dtype == PACKED_LATENT:
         raise LayoutError(
             f"{PACKED_LATENT} packs latents only, and {fields.name} has {kind} layers. Use another cache_dtype."

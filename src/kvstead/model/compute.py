@@ -16,12 +16,10 @@ from kvstead.model import defaults
 from kvstead.model.attention import attention_shape
 from kvstead.model.catalog import find_config, preset_config
 from kvstead.model.config_fields import ConfigSource, Fields, read_fields
-from kvstead.model.feed_forward_weights import count_feed_forward
 from kvstead.model.kinds import BOUNDED, CacheKind
-from kvstead.model.layer_patterns import LayerPlan, read_plans
-from kvstead.model.mixer_weights import count_attention, count_state
-from kvstead.model.shared_layers import read_producers
-from kvstead.model.weights import Weights
+from kvstead.model.layer_patterns import LayerPlan, read_plans, read_producers
+from kvstead.model.state import count_state
+from kvstead.model.weights import Weights, count_attention, count_feed_forward
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,12 +56,8 @@ class ComputeProfile:
         plans = read_plans(fields)
         weights = _count(fields, plans)
         per_pair = [(plan.attention, _flops_per_pair(fields, plan.attention)) for plan in plans if plan.attention]
-        return cls(
-            weights.total,
-            weights.active,
-            sum(flops for _, flops in per_pair),
-            sum(flops for kind, flops in per_pair if kind in BOUNDED),
-        )
+        bounded = sum(flops for kind, flops in per_pair if kind in BOUNDED)
+        return cls(weights.total, weights.active, sum(flops for _, flops in per_pair), bounded)
 
     @classmethod
     def preset(cls, name: str) -> Self:
@@ -93,7 +87,7 @@ def _count(fields: Fields, plans: Sequence[LayerPlan]) -> Weights:
         if plan.attention is not None:
             weights += count_attention(fields, plan.attention, reuses=index in producers)
         if plan.is_stateful:
-            weights += count_state(fields)
+            weights += Weights.dense(count_state(fields))
         if plan.has_feed_forward:
             weights += count_feed_forward(fields, index)
     return weights
@@ -137,7 +131,7 @@ def _shared_blocks(fields: Fields, plans: Sequence[LayerPlan], hidden: int) -> W
         use += Weights.dense(3 * 2 * defaults.ATTENTION_WIDTH_FACTOR.get(fields.model_type, 1) * hidden * rank)
     weights = block * blocks
     for plan in plans:
-        weights += count_state(fields)
+        weights += Weights.dense(count_state(fields))
         if plan.attention is not None:
             weights += use
     return weights

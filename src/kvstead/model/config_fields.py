@@ -27,18 +27,15 @@ def read_fields(source: ConfigSource, name: str | None) -> Fields:
     path = Path(source)
     if path.is_dir():
         path /= "config.json"
+    way_out = "Give the path of a model's config.json."
     try:
         config = json.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
-        raise LayoutError(
-            f"{path} cannot be read: {error.strerror}. Give the path of a model's config.json."
-        ) from error
+        raise LayoutError(f"{path} cannot be read: {error.strerror}. {way_out}") from error
     except ValueError as error:
-        raise LayoutError(f"{path} is not JSON: {error}. Give the path of a model's config.json.") from error
+        raise LayoutError(f"{path} is not JSON: {error}. {way_out}") from error
     if not isinstance(config, dict):
-        raise LayoutError(
-            f"{path} holds a {type(config).__name__}, not an object. Give the path of a model's config.json."
-        )
+        raise LayoutError(f"{path} holds a {type(config).__name__}, not an object. {way_out}")
     return Fields(config, name or (path.resolve().parent.name if path.name == "config.json" else path.stem))
 
 

@@ -10,25 +10,15 @@ from typing import Any, Final
 
 SOURCE: Final = "transformers 5.24.0"
 
+_GEMMA3: Final = {"num_attention_heads": 8, "head_dim": 256}
+
 CLASS_DEFAULTS: Final[dict[str, dict[str, Any]]] = {
     "cohere2": {"sliding_window": 4096, "sliding_window_pattern": 4},
     "gemma": {"head_dim": 256},
     "gemma2": {"head_dim": 256, "sliding_window": 4096, "sliding_window_pattern": 2},
-    "gemma3_text": {
-        "num_attention_heads": 8,
-        "num_key_value_heads": 4,
-        "head_dim": 256,
-        "sliding_window": 4096,
-        "sliding_window_pattern": 6,
-    },
-    "gemma3n_text": {
-        "num_attention_heads": 8,
-        "num_key_value_heads": 2,
-        "head_dim": 256,
-        "sliding_window": 512,
-        "sliding_window_pattern": 5,
-        "num_kv_shared_layers": 15,
-    },
+    "gemma3_text": _GEMMA3 | {"num_key_value_heads": 4, "sliding_window": 4096, "sliding_window_pattern": 6},
+    "gemma3n_text": _GEMMA3
+    | {"num_key_value_heads": 2, "sliding_window": 512, "sliding_window_pattern": 5, "num_kv_shared_layers": 15},
     "gemma4_text": {"head_dim": 256, "global_head_dim": 512, "sliding_window": 512},
     "glm": {"head_dim": 128},
     "glm4": {"head_dim": 128},

@@ -1,4 +1,4 @@
-"""What a layer of a model caches: entries per token, a state per sequence, or nothing of its own.
+"""What a layer of a model caches and how: entries per token, a state per sequence, or nothing of its own.
 
 Every figure is for one tensor-parallel rank, and a Python int, so that no product can overflow.
 """
@@ -8,25 +8,19 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from enum import StrEnum
 from math import prod
+from typing import Literal, TypedDict, get_args
 
-from kvstead.errors import LayoutError
+from kvstead.errors import InvalidSize, LayoutError
 from kvstead.model.window import Window
 
 PACKED_LATENT = "fp8_ds_mla"
 """Pseudo dtype of a latent entry: fp8 latent, one float32 scale per 128 elements, bfloat16 rope: 656 B for 512 + 64."""
 
-_DTYPE_BYTES = {
-    "float64": 8,
-    "float32": 4,
-    "bfloat16": 2,
-    "float16": 2,
-    "float8_e4m3fn": 1,
-    "float8_e4m3fnuz": 1,
-    "float8_e5m2": 1,
-    "float8_e5m2fnuz": 1,
-    "int8": 1,
-    "uint8": 1,
-}
+_DTYPE_BYTES = {"float64": 8, "float32": 4, "bfloat16": 2, "float16": 2} | dict.fromkeys(
+    ("float8_e4m3fn", "float8_e4m3fnuz", "float8_e5m2", "float8_e5m2fnuz", "int8", "uint8"), 1
+)
+
+ConvColumns = Literal["kernel-1", "kernel"]
 
 
 class CacheKind(StrEnum):
@@ -49,6 +43,37 @@ def dtype_bytes(dtype: str) -> int:
     if dtype not in _DTYPE_BYTES:
         raise LayoutError(f"{dtype!r} is not a cache dtype. Use one of {', '.join(_DTYPE_BYTES)}.")
     return _DTYPE_BYTES[dtype]
+
+
+class LayoutKeywords(TypedDict, total=False):
+    """The keywords of `ModelLayout.from_config` except `name`, for functions that pass them on."""
+
+    cache_dtype: str
+    state_dtype: str
+    conv_dtype: str
+    conv_columns: ConvColumns
+    tensor_parallel: int
+
+
+@dataclass(frozen=True, slots=True)
+class LayoutOptions:
+    """How caches are stored. Raises `LayoutError` for an unknown choice, `InvalidSize` for fewer ranks than one."""
+
+    cache_dtype: str = "bfloat16"
+    state_dtype: str = "float32"
+    conv_dtype: str = "bfloat16"
+    conv_columns: ConvColumns = "kernel-1"
+    tensor_parallel: int = 1
+
+    def __post_init__(self) -> None:
+        for dtype in (self.state_dtype, self.conv_dtype):
+            dtype_bytes(dtype)
+        if self.cache_dtype != PACKED_LATENT:
+            dtype_bytes(self.cache_dtype)
+        if self.conv_columns not in get_args(ConvColumns):
+            raise LayoutError(f"conv_columns is {self.conv_columns!r}. Use one of {', '.join(get_args(ConvColumns))}.")
+        if self.tensor_parallel < 1:
+            raise InvalidSize(f"tensor_parallel is {self.tensor_parallel}. It must be at least 1.")
 
 
 @dataclass(frozen=True, slots=True)

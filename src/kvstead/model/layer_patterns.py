@@ -1,4 +1,4 @@
-"""Which layer attends how, and which keeps a state: read from the key of a configuration that says so.
+"""Which layer attends how, keeps a state or reads the cache of another layer: read from the keys that say so.
 
 The keys are tried in the order of `_READERS`; the first with a value decides. A configuration with a window or a state
 that does not say in which layers raises, unless `defaults` knows its class.
@@ -6,14 +6,14 @@ that does not say in which layers raises, unless `defaults` knows its class.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from kvstead.errors import LayoutError
 from kvstead.model import defaults
 from kvstead.model.config_fields import Fields
 from kvstead.model.kinds import CacheKind
-from kvstead.model.state import state_family
+from kvstead.model.state import has_state_family
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,9 +29,7 @@ class LayerPlan:
     has_feed_forward: bool = True
 
 
-_FULL = LayerPlan(CacheKind.FULL)
-_WINDOW = LayerPlan(CacheKind.WINDOW)
-_CHUNK = LayerPlan(CacheKind.CHUNK)
+_FULL, _WINDOW, _CHUNK = map(LayerPlan, (CacheKind.FULL, CacheKind.WINDOW, CacheKind.CHUNK))
 _STATE = LayerPlan(is_stateful=True)
 _BOTH = LayerPlan(CacheKind.FULL, is_stateful=True)
 _NEITHER = LayerPlan()
@@ -56,18 +54,11 @@ def read_plans(fields: Fields) -> list[LayerPlan]:
     for key, read in _READERS:
         if fields.has(key):
             return read(fields, key)
-    if _hints_at_state(fields):
+    # Class or keys may say that some layers keep a state, even if they do not describe it.
+    is_known = fields.model_type in defaults.STATEFUL or has_state_family(fields)
+    if is_known or fields.has_any_of(defaults.STATE_KEY_PREFIXES):
         return _stateful_without_list(fields)
     return _uniform_or_default(fields)
-
-
-def _hints_at_state(fields: Fields) -> bool:
-    """Whether class or keys say that some layers keep a state, even if they do not describe it."""
-    return (
-        fields.model_type in defaults.STATEFUL
-        or state_family(fields) is not None
-        or fields.has_any_of(defaults.STATE_KEY_PREFIXES)
-    )
 
 
 def num_layers(fields: Fields) -> int:
@@ -144,16 +135,11 @@ def _checked_marks(fields: Fields, key: str) -> list[int]:
 
 
 def _indices(fields: Fields, key: str) -> list[LayerPlan]:
-    attending = _within(fields, key, fields.numbers(key))
-    return _spread(fields, lambda index: index in attending, _STATE)
-
-
-def _within(fields: Fields, key: str, indices: Iterable[int]) -> set[int]:
-    chosen = set(indices)
-    beyond = sorted(index for index in chosen if not 0 <= index < num_layers(fields))
+    attending = set(fields.numbers(key))
+    beyond = sorted(index for index in attending if not 0 <= index < num_layers(fields))
     if beyond:
         raise LayoutError(f"{fields.name}: {key} names the layers {beyond}. Layers are 0 .. {num_layers(fields) - 1}.")
-    return chosen
+    return _spread(fields, lambda index: index in attending, _STATE)
 
 
 def _period(fields: Fields, key: str) -> list[LayerPlan]:
@@ -231,3 +217,54 @@ def _no_list(fields: Fields, what: str) -> LayoutError:
         f"{fields.subject} has {what} but does not say in which layers; looked for {looked}. Add 'layer_types' to the "
         "configuration."
     )
+
+
+def read_producers(fields: Fields, plans: Sequence[LayerPlan]) -> dict[int, int | None]:
+    """The layers that share, each with the layer whose cache it reads (None: a layer of another model).
+
+    Two schemes are known. `num_kv_shared_layers`: that many last layers each read the last layer before them that
+    attends the same way (Gemma 3n). `use_cla`: of every `cla_share_factor` layers the first owns a cache and the others
+    read it (Hunyuan-Large). Raises `LayoutError` for impossible counts.
+    """
+    num_shared = fields.number("num_kv_shared_layers") or 0
+    if num_shared:
+        return _last_layers(fields, plans, num_shared)
+    if fields.get("use_cla"):
+        return _neighbours(fields, plans, fields.size("cla_share_factor"))
+    return {}
+
+
+def _last_layers(fields: Fields, plans: Sequence[LayerPlan], num_shared: int) -> dict[int, int | None]:
+    first = len(plans) - num_shared
+    if first < 0:
+        raise LayoutError(
+            f"{fields.name}: num_kv_shared_layers is {num_shared}, more than the {len(plans)} layers. Correct it."
+        )
+    last_of_type = {plan.attention: index for index, plan in enumerate(plans[:first])}
+    borrows = first == 0  # a draft model that owns nothing and reads its target's cache
+    producers: dict[int, int | None] = {}
+    for index in range(first, len(plans)):
+        attention = plans[index].attention
+        if attention is None:
+            continue
+        if attention not in last_of_type and not borrows:
+            raise LayoutError(
+                f"{fields.name}: layer {index} shares a {attention} cache, and none of the layers 0 .. {first - 1} "
+                "has one. Correct num_kv_shared_layers or layer_types."
+            )
+        producers[index] = last_of_type.get(attention)
+    return producers
+
+
+def _neighbours(fields: Fields, plans: Sequence[LayerPlan], factor: int) -> dict[int, int | None]:
+    producers: dict[int, int | None] = {}
+    for index, plan in enumerate(plans):
+        owner = index - index % factor
+        if owner != index and plan.attention is not None:
+            if plans[owner].attention is not plan.attention:
+                raise LayoutError(
+                    f"{fields.name}: layer {index} shares the cache of layer {owner}, which attends differently. "
+                    "Correct cla_share_factor."
+                )
+            producers[index] = owner
+    return producers

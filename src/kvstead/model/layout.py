@@ -12,15 +12,24 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cache, cached_property, partial
 from typing import Literal, Self, Unpack
 
 from kvstead.errors import InvalidSize, LayoutError, MisalignedSize
+from kvstead.model.attention import is_latent, read_token_cache
 from kvstead.model.catalog import find_config, preset_config
-from kvstead.model.config_fields import ConfigSource, read_fields
-from kvstead.model.kinds import BOUNDED, WHOLE_SEQUENCE, CacheKind, LayerCache
-from kvstead.model.layer_reader import read_layers
-from kvstead.model.layout_options import ConvColumns, LayoutKeywords, LayoutOptions
+from kvstead.model.config_fields import ConfigSource, Fields, read_fields
+from kvstead.model.kinds import (
+    BOUNDED,
+    WHOLE_SEQUENCE,
+    CacheKind,
+    ConvColumns,
+    LayerCache,
+    LayoutKeywords,
+    LayoutOptions,
+)
+from kvstead.model.layer_patterns import read_plans, read_producers
+from kvstead.model.state import read_state
 from kvstead.model.window import Window
 
 
@@ -64,14 +73,13 @@ class ModelLayout:
         """
         options = LayoutOptions(cache_dtype, state_dtype, conv_dtype, conv_columns, tensor_parallel)
         fields = read_fields(config, name)
-        layers = read_layers(fields, options)
+        layers = _read_layers(fields, options)
         return cls(fields.name, layers, options, tuple(fields.assumptions))
 
     @classmethod
     def preset(cls, name: str, **keywords: Unpack[LayoutKeywords]) -> Self:
         """The layout of a bundled model; keywords as in `from_config`. Raises `LayoutError` for an unknown name."""
-        config = preset_config(name)
-        return cls.from_config(config, name=name, **keywords)
+        return cls.from_config(preset_config(name), name=name, **keywords)
 
     @cached_property
     def kinds(self) -> tuple[CacheKind, ...]:
@@ -187,3 +195,37 @@ def load_layout(name_or_path: str | os.PathLike[str], **keywords: Unpack[LayoutK
     """
     config, name = find_config(name_or_path)
     return ModelLayout.from_config(config, name=name, **keywords)
+
+
+def _read_layers(fields: Fields, options: LayoutOptions) -> tuple[LayerCache, ...]:
+    """What each layer keeps, in order. Raises `LayoutError` for missing or contradictory keys."""
+    plans = read_plans(fields)
+    producers = read_producers(fields, plans)
+    state = read_state(fields, options) if any(plan.is_stateful for plan in plans) else ()
+    stated_dtype = fields.get("mamba_ssm_dtype")
+    if state and stated_dtype is not None and stated_dtype != options.state_dtype:
+        fields.assume(f"state in {options.state_dtype}, though mamba_ssm_dtype is {stated_dtype}")
+
+    token_cache = cache(partial(read_token_cache, fields, options))
+    layers = []
+    for index, plan in enumerate(plans):
+        own_state = state if plan.is_stateful else ()
+        if plan.attention is None:
+            layers.append(LayerCache(index, state=own_state))
+        elif index in producers:
+            kind = CacheKind.LATENT if is_latent(fields) and plan.attention is CacheKind.FULL else plan.attention
+            layers.append(LayerCache(index, state=own_state, shared_kind=kind, shared_with=producers[index]))
+        else:
+            layers.append(LayerCache(index, token_cache(plan.attention), own_state))
+    _require_one_bound(fields, layers)
+    return tuple(layers)
+
+
+def _require_one_bound(fields: Fields, layers: list[LayerCache]) -> None:
+    entries = (layer.tokens for layer in layers if layer.tokens is not None)
+    bounds = sorted({(entry.kind, entry.span) for entry in entries if entry.kind in BOUNDED})
+    if len(bounds) > 1:
+        raise LayoutError(
+            f"{fields.name} has layers of different bounds: {', '.join(f'{kind} of {span}' for kind, span in bounds)}. "
+            "One per model is supported; describe its layers as several models."
+        )

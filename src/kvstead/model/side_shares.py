@@ -44,10 +44,6 @@ class WindowShare:
         """Window pages beside `full` pages; never fewer beside more."""
         return max(self._by_ratio(full), min(full, self.least))
 
-    def most(self, full: int) -> int:
-        """How many window pages are useful beside `full` pages where bytes are left over."""
-        return full if self.grows else self.pages(full)
-
     def source(self, full: int) -> str:
         """In words, where `pages(full)` comes from."""
         if self._by_ratio(full) >= min(full, self.least):
@@ -62,16 +58,14 @@ class WindowShare:
 
 @dataclass(frozen=True, slots=True)
 class StateShare:
-    """States beside full pages: `per_page` for each, and `least` or more. words: where they come from."""
+    """States beside full pages: `per_page` for each, and `least` or more. words: where they come from.
+
+    Bytes that are left over go to states where `per_page` is above 0.
+    """
 
     least: int
     per_page: Fraction = Fraction(0)
     words: str = ""
-
-    @property
-    def grows(self) -> bool:
-        """Whether bytes that are left over go to states."""
-        return self.per_page > 0
 
     def number(self, full: int) -> int:
         """States beside `full` pages; never fewer beside more."""

@@ -194,13 +194,13 @@ class _Division:
         bound = usable // self.sides.full
         pages = _largest(bound, lambda pages: self.cost(pages, self.states.number(pages)) <= usable)
         number = self.states.number(pages)
-        if self.states.grows:  # the states that go with one more page may be all that kept it out
+        if self.states.per_page:  # the states that go with one more page may be all that kept it out
             number += (usable - self.cost(pages, number)) // self.sides.state
             pages = _largest(bound, lambda pages: self.cost(pages, number) <= usable)
         window_pages = self.windows.pages(pages)
-        if self.sides.window:
+        if self.windows.grows:
             left = usable - self.cost(pages, number)
-            window_pages += min(left // self.sides.window, self.windows.most(pages) - window_pages)
+            window_pages += min(left // self.sides.window, pages - window_pages)
         return pages, window_pages, number
 
     def split(self, pages: int, window_pages: int, num_states: int) -> MemorySplit:

@@ -18,6 +18,7 @@ import torch
 
 from kvstead.errors import AuditError, DoubleFree, InvalidSize
 from kvstead.kernels import device_ops
+from kvstead.kernels.arrays import whole
 from kvstead.kernels.host import FREE, LIVE
 from kvstead.pages.device_checks import DeviceChecks
 
@@ -60,7 +61,7 @@ class DeviceFreeList:
             raise InvalidSize(
                 f"order {order!r} is unknown on a device. Use one of {', '.join(ORDERS)}; `sorted` replaces `lowest`."
             )
-        self.num_pages = num_pages
+        self.num_pages = num_pages = whole(num_pages, "num_pages")
         self.order = order
         self.device = device
         self._ring = torch.empty(max(num_pages, 1), dtype=dtype, device=device)

@@ -7,14 +7,14 @@
    +-----------------------------------------------------------------------------------+
  end on None: nothing.   begin on a list: FreeGroupError, the list is kept.   clear: list -> None.
 
-The container is the state; no flag beside it could contradict it. Every free parks its pages in this one list; a
-release names its pool.
+The container is the state; no flag beside it could contradict it. Frees of all pools park their pages in this list.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any, NamedTuple, TypeAlias, TypeVar
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any, Generic, NamedTuple, TypeAlias, TypeVar
 
 from kvstead.errors import FreeGroupError
 from kvstead.kernels.array_types import IntArray
@@ -49,3 +49,51 @@ def end(releases: Iterable[tuple[Any, Any]] | None) -> None:
         by_pool.setdefault(pool, []).append(pages)
     for pool, parked in by_pool.items():
         pool.unpark(parked)
+
+
+class DefersFrees(Generic[R]):
+    """Opens and ends the group: `free_group` is None (frees take effect at once) or the list of parked releases."""
+
+    free_group: list[R] | None
+
+    def free_group_begin(self) -> None:
+        """Open a group: from now on frees are parked. Raises `FreeGroupError` when one is open."""
+        self.free_group = begin(self.free_group)
+
+    def free_group_end(self) -> None:
+        """Close the group and make available all that is parked in it. Without an open group nothing happens."""
+        group, self.free_group = self.free_group, None
+        end(group)
+
+    def defer_frees(self) -> AbstractContextManager[None]:
+        """A free group as a `with` block; an exception inside ends the group too."""
+        return _FreeGroup(self)
+
+
+class FreesAtOnce:
+    """Has no group: frees always take effect at once."""
+
+    def free_group_begin(self) -> None:
+        """Do nothing: frees take effect at once."""
+
+    def free_group_end(self) -> None:
+        """Do nothing: no group is ever open."""
+
+    def defer_frees(self) -> AbstractContextManager[None]:
+        """A `with` block in which frees take effect at once, as anywhere."""
+        return nullcontext()
+
+
+class _FreeGroup(AbstractContextManager[None]):
+    """What `defer_frees` returns; a class, because a generator costs more and this is entered once a step."""
+
+    __slots__ = ("_allocator",)
+
+    def __init__(self, allocator: DefersFrees[Any]) -> None:
+        self._allocator = allocator
+
+    def __enter__(self) -> None:
+        self._allocator.free_group_begin()
+
+    def __exit__(self, *_: object) -> None:
+        self._allocator.free_group_end()

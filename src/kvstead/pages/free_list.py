@@ -19,11 +19,11 @@ import numpy as np
 from kvstead.errors import AuditError, InvalidSize
 from kvstead.kernels import host
 from kvstead.kernels.array_types import IntArray
+from kvstead.kernels.arrays import whole
 from kvstead.kernels.host import FREE, LIVE, PARKED
 from kvstead.pages.page_bitmap import PageBitmap
-from kvstead.pages.page_table import MAX_TAG, MIN_TAG, PageTable, refuse_tag, translate_in_place
+from kvstead.pages.page_table import MAX_TAG, MIN_TAG, PageTable, refuse_segment, refuse_tag, translate_in_place
 from kvstead.pages.places import Places
-from kvstead.pages.row_segments import refuse_segment
 
 ORDERS = ("lifo", "fifo", "lowest")
 
@@ -44,6 +44,7 @@ class FreeList:
     __slots__ = ("_bitmap", "_fresh", "_head", "_is_lifo", "_num_listed", "_ring", "order", "places", "table")
 
     def __init__(self, num_pages: int, order: str = "lifo", places: Places | None = None) -> None:
+        num_pages = whole(num_pages, "num_pages")
         if num_pages < 0:
             raise InvalidSize(f"num_pages is {num_pages}. A pool has 0 pages or more.")
         if order not in ORDERS:
@@ -88,6 +89,8 @@ class FreeList:
         Raises `InvalidSize` when `num_pages` is negative or `owner` does not fit an int32.
         """
         table = self.table
+        if type(num_pages) is not int or type(owner) is not int:
+            num_pages, owner = whole(num_pages, "num_pages"), whole(owner, "owner")
         if num_pages < 0:
             raise InvalidSize(f"num_pages is {num_pages}. Ask for 0 pages or more.")
         if not MIN_TAG <= owner <= MAX_TAG:
@@ -204,8 +207,7 @@ class FreeList:
             self._account(pages, FREE)
 
     def translate(self, slots: IntArray, page_size: int) -> IntArray:
-        """Where slots of these pages lie now: a new int64[k], 0, in the padding, for -1 and where nobody holds the
-        page.
+        """Where slots of these pages lie now: a new int64[k], 0, in the padding, for -1 and where the page is not live.
 
         Raises `ForeignPage` for a slot below -1 or outside the pool. O(slots).
         """

@@ -4,8 +4,7 @@
     linked        [ 0 | 7 | 0 | 2 | 0 | 1 .. 4 |  -1   ]     0: none; the last entry keeps index -1 at -1
 
 A window page holds the window side of the same tokens as its full page, a device page the hot side of those of its
-logical page. A page has one linked page at most, and a linked page belongs to one page. It may be freed before its
-page, and is freed with it otherwise.
+logical page. A page has one linked page at most, which belongs to it alone, and is freed before the page or with it.
 """
 
 from __future__ import annotations

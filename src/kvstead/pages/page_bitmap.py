@@ -1,4 +1,4 @@
-"""A set of page ids that hands out the lowest first, so that transfers find neighbours."""
+"""Sets of pages as bits, and one that hands out the lowest first, so that transfers find neighbours."""
 
 from __future__ import annotations
 
@@ -18,11 +18,7 @@ class PageBitmap:
 
     def __init__(self, num_pages: int) -> None:
         self._num_pages = num_pages
-        sizes = [num_pages // 64 + 1]
-        while sizes[-1] > 1:
-            sizes.append((sizes[-1] + 63) // 64)
-        self._starts = np.cumsum([0, *sizes[:-1]], dtype=np.int64)
-        self._words = np.zeros(sum(sizes), dtype=np.uint64)
+        self._words, self._starts = empty_levels(num_pages)
         self.clear()
 
     def clear(self) -> None:
@@ -40,13 +36,26 @@ class PageBitmap:
 
     def contents(self) -> IntArray:
         """All free pages, ascending: int64[k]. Raises `AuditError` when a level disagrees with the one below it."""
-        ends = [*self._starts[1:].tolist(), self._words.size]
-        levels = [self._words[a:b] for a, b in zip(self._starts.tolist(), ends, strict=True)]
-        for below, above in pairwise(levels):
-            if not np.array_equal(np.flatnonzero(below), _set_bits(above)):
-                raise AuditError("a summary level of the free bitmap is stale. Only its own methods may write to it.")
-        return _set_bits(levels[0])
+        if not levels_agree(self._words, self._starts):
+            raise AuditError("a summary level of the free bitmap is stale. Only its own methods may write to it.")
+        return set_bits(self._words[: self._num_pages // 64 + 1])
 
 
-def _set_bits(words: WordArray) -> IntArray:
+def empty_levels(limit: int) -> tuple[WordArray, IntArray]:
+    """(words, starts) of a bitmap in levels (`kvstead.kernels.bitmap`) with bits 0 .. `limit`, none of them set."""
+    sizes = [limit // 64 + 1]
+    while sizes[-1] > 1:
+        sizes.append((sizes[-1] + 63) // 64)
+    return np.zeros(sum(sizes), dtype=np.uint64), np.cumsum([0, *sizes[:-1]], dtype=np.int64)
+
+
+def levels_agree(words: WordArray, starts: IntArray) -> bool:
+    """Whether each level says which words of the one below are not zero."""
+    ends = [*starts[1:].tolist(), words.size]
+    levels = [words[a:b] for a, b in zip(starts.tolist(), ends, strict=True)]
+    return all(np.array_equal(np.flatnonzero(below), set_bits(above)) for below, above in pairwise(levels))
+
+
+def set_bits(words: WordArray) -> IntArray:
+    """The bits of one level that are set: int64[k], ascending."""
     return np.flatnonzero(np.unpackbits(words.view(np.uint8), bitorder="little"))

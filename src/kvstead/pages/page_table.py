@@ -15,7 +15,7 @@ from typing import NoReturn
 
 import numpy as np
 
-from kvstead.errors import AuditError, DoubleFree, ForeignPage, InvalidSize
+from kvstead.errors import AuditError, DoubleFree, ForeignPage, InvalidSize, MisalignedSegment
 from kvstead.kernels import host
 from kvstead.kernels.array_types import IntArray, StateArray, TagArray
 
@@ -39,8 +39,7 @@ def refuse_tag(tag: int) -> NoReturn:
 class PageTable:
     """State (one byte) and owner tag (one int32) of pages 1 .. `num_pages`; page 0 is padding.
 
-    `num_free`, `num_live` and `num_parked` count pages. A page keeps its tag after it is freed, so that an error can
-    say who held it last.
+    `num_free`, `num_live` and `num_parked` count pages. A freed page keeps its tag, for errors to say who held it last.
     """
 
     __slots__ = ("num_free", "num_live", "num_pages", "num_parked", "owner", "state")
@@ -91,8 +90,7 @@ class PageTable:
 
 
 def translate_in_place(slots: IntArray, page_size: int, table: PageTable) -> IntArray:
-    """Where slots lie whose pages never move: a new int64[k], 0, in the padding, for -1 and for pages that are not
-    live.
+    """Where slots lie whose pages never move: a new int64[k], 0, in the padding, for -1 and where a page is not live.
 
     Raises `ForeignPage` for a slot below -1 or outside the pool. O(slots).
     """
@@ -108,4 +106,13 @@ def refuse_slot(slot: int, end: int) -> NoReturn:
     raise ForeignPage(
         f"slot {slot} does not belong to this pool (-1 .. {end - 1}). Ask for slots that the pool handed out, or -1 "
         "for none."
+    )
+
+
+def refuse_segment(slots: IntArray, page_size: int, page: int) -> NoReturn:
+    """Raise the error for a row segment whose page number `page` does not hold consecutive slots."""
+    part = slots[page * page_size : (page + 1) * page_size]
+    raise MisalignedSegment(
+        f"slots {part.tolist()}, from entry {page * page_size} of the segment on, are not the consecutive slots "
+        f"of a page of {page_size}. Pass the stretch of the row unchanged, with the position it starts at."
     )

@@ -33,19 +33,7 @@ _MODULES = {
     "token_spec": "entries",
 }
 
-__all__ = [
-    "ArenaKVPool",
-    "ArenaStatePool",
-    "ByteArena",
-    "EntrySpec",
-    "KVPool",
-    "Place",
-    "RequestTable",
-    "StatePool",
-    "TokenTensors",
-    "state_spec",
-    "token_spec",
-]
+__all__ = list(_MODULES)
 
 
 def __getattr__(name: str) -> Any:

@@ -18,7 +18,7 @@ import torch
 
 from kvstead.errors import InvalidSize, LayoutError
 from kvstead.kernels.array_types import IntArray
-from kvstead.kernels.arrays import to_device
+from kvstead.kernels.arrays import to_device, whole
 from kvstead.pools.entry_spec import EntrySpec
 
 # A gather needs as much memory again as it moves. On the host the copy should stay in a core's cache.
@@ -33,6 +33,7 @@ class ByteArena:
     """
 
     def __init__(self, total_bytes: int, device: str | torch.device = "cpu", *, storage: bool = True) -> None:
+        total_bytes = whole(total_bytes, "total_bytes")
         if total_bytes < 1:
             raise InvalidSize(f"total_bytes is {total_bytes}. Use 1 byte or more.")
         self.total_bytes = total_bytes
@@ -44,8 +45,7 @@ class ByteArena:
     def register(self, specs: Sequence[EntrySpec]) -> None:
         """Set the pools that share the arena, once; the sink becomes as large as the largest page.
 
-        Raises `LayoutError` for a second call, for no pools, for two of one name, and for a pool without a page above
-        the sink.
+        Raises `LayoutError` for a second call, no pools, two of one name, or a pool without a page above the sink.
         """
         if self.specs:
             raise LayoutError(f"the arena already has pools: {_names(self.specs)}. Make another arena for other pools.")

@@ -45,8 +45,7 @@ class EntryPart:
 def token_parts(layout: ModelLayout, kinds: Collection[CacheKind]) -> list[EntryPart]:
     """The keys, values and indexer keys ("key", "value", "index") of the layers that own entries of `kinds`.
 
-    Each is [heads, dim] in the cache dtype. A packed dtype that torch does not know, and an indexer's keys, are bytes:
-    uint8[1, bytes].
+    Each is [heads, dim] in the cache dtype. Packed dtypes unknown to torch, and an indexer's keys, are uint8[1, bytes].
     """
     parts = []
     for at, layer in enumerate(layout.layers):

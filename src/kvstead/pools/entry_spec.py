@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from enum import IntEnum
 
 from kvstead.errors import InvalidSize, LayoutError
+from kvstead.kernels.arrays import whole
 
 
 class Place(IntEnum):
@@ -36,6 +37,7 @@ class EntrySpec:
 
     def __post_init__(self) -> None:
         for what in ("entry_bytes", "page_size", "align"):
+            object.__setattr__(self, what, whole(getattr(self, what), f"{what} of pool {self.name!r}"))
             if getattr(self, what) < 1:
                 raise InvalidSize(f"{what} of pool {self.name!r} is {getattr(self, what)}. It must be 1 or more.")
         if self.align & (self.align - 1):

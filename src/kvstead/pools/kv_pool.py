@@ -4,8 +4,7 @@
     value[layer]  [num_slots + page_size, heads, value_dim]    which kernels may write and nothing reads
 
 A layer that shares the entries of another has that layer's tensors. A layer without entries, or of a kind that the pool
-does not hold, has None. A model with windows has two pools, one for whole sequences and one for windows, so that their
-numbers of slots may differ.
+does not hold, has None. A model with windows has two pools, for whole sequences and for windows, of different sizes.
 """
 
 from __future__ import annotations
@@ -24,9 +23,8 @@ from kvstead.pools.entry_spec import EntrySpec
 class TokenTensors:
     """Entries of tokens by layer and slot, in bytes of their own or in an arena.
 
-    A latent layer has its entries in `key` and None in `value`. Entries are in the layout's cache dtype; a packed dtype
-    that torch does not know is kept as uint8[rows, 1, bytes]. `index[layer]` holds a sparse-attention indexer's keys as
-    bytes, or None.
+    A latent layer has its entries in `key` and None in `value`. Entries are in the layout's cache dtype, or of a packed
+    dtype unknown to torch uint8[rows, 1, bytes]. `index[layer]`: a sparse-attention indexer's keys as bytes, or None.
 
     parts: the tensors of the layers that own entries. whole: tensors that together hold all bytes once; row = slot.
     """

@@ -11,6 +11,7 @@ import numpy as np
 from kvstead.errors import AuditError, InvalidSize, RowOverflow, StaleRow
 from kvstead.kernels import rows
 from kvstead.kernels.array_types import IntArray, StateArray
+from kvstead.kernels.arrays import whole
 from kvstead.kernels.host import LIVE
 from kvstead.pages import FreeList
 
@@ -29,6 +30,7 @@ class RequestTable:
     """
 
     def __init__(self, num_rows: int, width: int) -> None:
+        num_rows, width = whole(num_rows, "num_rows"), whole(width, "width")
         if num_rows < 0 or width < 0:
             raise InvalidSize(f"a table has {num_rows} rows of {width} slots. Use sizes of 0 or more.")
         self.num_rows = num_rows

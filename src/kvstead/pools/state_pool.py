@@ -22,13 +22,10 @@ from kvstead.pools.entry_spec import EntrySpec
 class ArenaStatePool:
     """States in the pool `spec` of an arena, by physical slot (`StateAllocator.physical_slots`).
 
-    `parts[layer]` has the layer's tensors by name, [slots, *shape]; {} for a layer without a state. Rows reach from
-    byte 0 of the arena to its end; rows that hold no state of this pool are other pools' bytes. The views stay valid
-    when the chain moves pages. `num_slots` counts the slots above the sink: what the pool could hold if it had the
-    arena to itself.
+    `parts[layer]` has the layer's tensors by name, [slots, *shape]; {} for a layer without a state. Their rows and
+    `num_slots` are as those of `ArenaKVPool`.
 
-    spec: from `state_spec` for the same layout, registered with the arena. Raises `LayoutError` for any other spec, or
-    for an arena without storage.
+    spec: from `state_spec` for the same layout, registered with the arena, which has storage; else `LayoutError`.
     """
 
     def __init__(self, layout: ModelLayout, arena: ByteArena, spec: EntrySpec) -> None:

@@ -182,7 +182,9 @@ def key_of(tokens: Tokens, page_size: int) -> TokenArray:
     if dtype not in _TOKEN_DTYPES or tokens.ndim != 1 or not isinstance(tokens, np.ndarray):
         kind, shape = dtype or type(tokens).__name__, getattr(tokens, "shape", "unknown")
         raise RequestError(f"tokens are {kind} of shape {shape}. Pass a flat numpy array of int32 or int64 ids.")
-    whole = np.ascontiguousarray(tokens[: tokens.size - tokens.size % page_size])
+    whole = tokens[: tokens.size - tokens.size % page_size]
+    if not whole.flags.carray:  # kernels take arrays that are contiguous, aligned and writable
+        whole = whole.copy()
     if dtype == np.int32:
         return cast("TokenArray", whole)
     key: TokenArray = np.empty(whole.size, dtype=np.int32)

@@ -17,24 +17,48 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _TIME = re.compile(r"(\d{4}-\d\d-\d\d[ T]\d\d:\d\d:\d\d)(?:\.(\d{1,9}))?(Z|[+-]\d\d:?\d\d)?")
 
 
-class AzureRows:
+class _CsvRows:
+    """Rows of a table, in which the columns `wanted` may stand in any order."""
+
+    wanted: tuple[str, ...]
+    block_size = 0
+
+    def __init__(self, source: str, header_number: int, header: str) -> None:
+        columns = columns_of(header)
+        if not set(self.wanted) <= set(columns):
+            malformed(source, header_number, f"a header with the columns {', '.join(self.wanted)}", header)
+        self._source = source
+        self._width = len(columns)
+        self._places = [columns.index(name) for name in self.wanted]
+
+    def _cells(self, number: int, line: str) -> list[str]:
+        """The wanted cells of line `number`, stripped."""
+        cells = _split(line)
+        if len(cells) != self._width:
+            malformed(self._source, number, f"{self._width} columns as in the header", line)
+        return [cells[place].strip() for place in self._places]
+
+    def _count(self, number: int, text: str) -> int:
+        """A cell that counts tokens."""
+        if not (text.isascii() and text.isdigit() and len(text) <= len(str(MAX_TOKENS)) and int(text) <= MAX_TOKENS):
+            malformed(self._source, number, f"a number of tokens, 0 to {MAX_TOKENS}", text)
+        return int(text)
+
+
+class AzureRows(_CsvRows):
     """Azure LLM inference traces: `TIMESTAMP`, `ContextTokens`, `GeneratedTokens`.
 
     2023 writes seven decimals and no zone, 2024 six or none and `+00:00`; a time without a zone is taken as UTC.
     Timestamps come out as whole nanoseconds, since a float of seconds since 1970 would round them.
     """
 
+    wanted = AZURE_COLUMNS
     ticks_per_second = _NANOSECONDS
-    block_size = 0
-
-    def __init__(self, source: str, header_number: int, header: str) -> None:
-        self._source = source
-        self._table = _Table(source, header_number, header, AZURE_COLUMNS)
 
     def parse(self, number: int, line: str) -> Row:
         """The row on line `number`. Raises `TraceError` when it is malformed."""
-        time, prompt, output = self._table.cells(number, line)
-        count = self._table.count
+        time, prompt, output = self._cells(number, line)
+        count = self._count
         return Row(number, self._nanoseconds(number, time), count(number, prompt), count(number, output))
 
     def _nanoseconds(self, number: int, text: str) -> int:
@@ -52,23 +76,19 @@ class AzureRows:
         return nanoseconds
 
 
-class BurstGPTRows:
+class BurstGPTRows(_CsvRows):
     """BurstGPT: `Timestamp` in seconds, `Request tokens`, `Response tokens`, `Total tokens`, in columns of any order.
 
     Model, log type, session and elapsed time are not used. Requests that failed have 0 response tokens.
     """
 
+    wanted = BURSTGPT_COLUMNS
     ticks_per_second = 1
-    block_size = 0
-
-    def __init__(self, source: str, header_number: int, header: str) -> None:
-        self._source = source
-        self._table = _Table(source, header_number, header, BURSTGPT_COLUMNS)
 
     def parse(self, number: int, line: str) -> Row:
         """The row on line `number`. Raises `TraceError` when it is malformed."""
-        time, *counts = self._table.cells(number, line)
-        prompt, output, total = (self._table.count(number, text) for text in counts)
+        time, *counts = self._cells(number, line)
+        prompt, output, total = (self._count(number, text) for text in counts)
         fault = "" if prompt + output == total else f"{prompt} + {output} tokens do not add up to the total of {total}"
         try:
             seconds = float(time)
@@ -82,31 +102,6 @@ class BurstGPTRows:
 def columns_of(header: str) -> list[str]:
     """The column names of a header line, in lower case."""
     return [name.strip().lower() for name in _split(header)]
-
-
-class _Table:
-    """Finds the wanted columns of a line, in any order."""
-
-    def __init__(self, source: str, header_number: int, header: str, wanted: tuple[str, ...]) -> None:
-        columns = columns_of(header)
-        if not set(wanted) <= set(columns):
-            malformed(source, header_number, f"a header with the columns {', '.join(wanted)}", header)
-        self._source = source
-        self._width = len(columns)
-        self._places = [columns.index(name) for name in wanted]
-
-    def cells(self, number: int, line: str) -> list[str]:
-        """The wanted cells of line `number`, stripped."""
-        cells = _split(line)
-        if len(cells) != self._width:
-            malformed(self._source, number, f"{self._width} columns as in the header", line)
-        return [cells[place].strip() for place in self._places]
-
-    def count(self, number: int, text: str) -> int:
-        """A cell that counts tokens."""
-        if not (text.isascii() and text.isdigit() and len(text) <= len(str(MAX_TOKENS)) and int(text) <= MAX_TOKENS):
-            malformed(self._source, number, f"a number of tokens, 0 to {MAX_TOKENS}", text)
-        return int(text)
 
 
 def _split(line: str) -> list[str]:

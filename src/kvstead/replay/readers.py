@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections import defaultdict
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -13,7 +12,7 @@ import numpy as np
 
 from kvstead.errors import TraceError
 from kvstead.replay.csv_rows import AZURE_COLUMNS, BURSTGPT_COLUMNS, AzureRows, BurstGPTRows, columns_of
-from kvstead.replay.json_rows import MooncakeRows, QwenRows
+from kvstead.replay.json_rows import MooncakeRows, QwenRows, json_object
 from kvstead.replay.rows import Row, RowParser, malformed
 from kvstead.replay.streams import read_lines, source_name
 from kvstead.replay.trace import Trace, by_arrival
@@ -153,7 +152,6 @@ def _fault(row: Row, block_size: int) -> str:
 def _keys(line: str) -> frozenset[str]:
     """The keys of a JSON object; none when the line is something else."""
     try:
-        record = json.loads(line)
-    except (ValueError, RecursionError):
+        return frozenset(json_object("", 0, line))
+    except TraceError:
         return frozenset()
-    return frozenset(record) if type(record) is dict else frozenset()

@@ -76,7 +76,7 @@ class SerialReplay:
             self._recorder.reject(request)
             return
         self._recorder.arrive(index, self._clock)
-        lease = self.manager.match(request.prompt, owner=request.request_id)
+        lease = self.manager.match(request.prompt, owner=request.owner_tag)
         assert lease is not None, "no other request holds a row or a state"
         row, prompt, end = lease.row, int(request.prompt.size), request.max_length - 1
         first_output = self.trace.output_token_base(index)

@@ -124,7 +124,7 @@ class CostRunner:
     def launch(self, step: Step) -> _ComputedTokens:
         """Spend a step's time; its tokens continue the trace's output ids."""
         for chunk in step.chunks:
-            request = chunk.request.request_id
+            request = chunk.request.number
             self._shift[chunk.row] = self._trace.output_token_base(request) - self._trace.prompt_lens[request]
         seconds = self._timer.seconds(step.lengths, [(chunk.start, chunk.end) for chunk in step.chunks])
         self._spend(seconds)
@@ -204,9 +204,9 @@ class Replay:
     def _note(self, outcome: Outcome, clock: float) -> None:
         recorder = self._recorder
         for request in outcome.started:
-            recorder.start(request.request_id, request.num_cached, request.num_dead, clock)
+            recorder.start(request.number, request.num_cached, request.num_dead, clock)
         for request in outcome.ended:
-            recorder.end(request.request_id, int(request.output.size), clock)
+            recorder.end(request.number, int(request.output.size), clock)
         recorder.step(clock, running=self.scheduler.num_running, waiting=len(self.scheduler.waiting))
 
     def _arrive(self) -> None:

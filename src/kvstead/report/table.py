@@ -1,12 +1,16 @@
-"""Prints the summary of a replay, the JSON object of `kvstead.replay.summary`."""
+"""The tables of a replay, of a generation and of an engine's coverage.
+
+The summaries are the JSON objects of `kvstead.replay.summary` and of `LLM.summary`.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterable, Iterator, Mapping
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from rich import box
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Column, Table
 
 from kvstead.report.units import format_bytes, format_clock, format_count, format_seconds, format_share
@@ -18,12 +22,12 @@ _WINDOW, _STATE = "window", "state"  # sides whose figures are shown only if the
 
 def print_summary(summary: Mapping[str, Any], console: Console) -> None:
     """Print a replay's summary as tables, and below them the notes that limit the figures."""
-    print_text(headline(summary), console, style="bold")
+    print_text(_headline(summary), console, style="bold")
     console.print(figures(_lines(summary)))
-    console.print(bytes_by_state(summary))
+    console.print(_bytes_by_state(summary))
     if len(summary["memory"]["by_side"]) > 1:
-        console.print(bytes_by_side(summary))
-    for note in notes(summary):
+        console.print(_bytes_by_side(summary))
+    for note in _notes(summary):
         print_text(note, console)
 
 
@@ -32,8 +36,7 @@ def print_text(text: str, console: Console, *, style: str | None = None) -> None
     console.print(text, markup=False, highlight=False, emoji=False, soft_wrap=True, style=style)
 
 
-def headline(summary: Mapping[str, Any]) -> str:
-    """The traces, the model and the options in one line."""
+def _headline(summary: Mapping[str, Any]) -> str:
     timing = summary["gpu"] or "constant step time"
     ranks = f" x{summary['tensor_parallel']}" if summary["tensor_parallel"] > 1 else ""
     memory = format_bytes(summary["memory"]["total_bytes"])
@@ -57,20 +60,20 @@ def figures(lines: Iterable[tuple[str, str]], *, title: str | None = None) -> Ta
 
 def _lines(summary: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     memory, latency = summary["memory"], summary["latency_s"]
-    yield from request_lines(summary["requests"])
+    yield from _request_lines(summary["requests"])
     yield "time to first token", _quantiles(latency["ttft"])
     yield "time per output token", _quantiles(latency["tpot"])
     generated = f"{format_count(summary['output_tokens'])} generated in {format_clock(summary['clock_s'])}"
     yield "throughput", f"{summary['throughput_tok_s']:,.1f} tokens/s: {generated} of the trace's clock"
-    yield "prefix hit rate", hit_rate(summary["prefix"])
+    yield "prefix hit rate", _hit_rate(summary["prefix"])
     yield from _prefix_lines(summary["prefix"], memory["by_side"])
-    yield "memory in use", memory_in_use(memory)
+    yield "memory in use", _memory_in_use(memory)
     if memory["usable_at_first_refusal"] is not None:
         full = format_share(memory["usable_at_first_refusal"], 1)
         yield "usable at first refusal", f"{full} was live or cached when memory was short for the first time"
     if memory["split"] is not None:
-        yield "memory split", split(memory["split"])
-    yield from kind_lines(memory)
+        yield "memory split", _split(memory["split"])
+    yield from _kind_lines(memory)
     if _STATE in memory["by_side"]:
         yield "state copies", format_count(memory["state_copies"])
     if "gap" in memory["by_state"]:
@@ -81,8 +84,7 @@ def _lines(summary: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     yield "wall time", f"{format_seconds(wall)}{pace}"
 
 
-def request_lines(requests: Mapping[str, int]) -> Iterator[tuple[str, str]]:
-    """How many requests finished or did not, and how often one was retracted."""
+def _request_lines(requests: Mapping[str, int]) -> Iterator[tuple[str, str]]:
     unfinished = requests["total"] - requests["finished"] - requests["rejected"] - requests["aborted"]
     counts = [f"{format_count(requests['finished'])} of {format_count(requests['total'])} finished"]
     counts += [f"{format_count(requests[name])} {name}" for name in ("rejected", "aborted")]
@@ -91,15 +93,13 @@ def request_lines(requests: Mapping[str, int]) -> Iterator[tuple[str, str]]:
     yield "retractions", format_count(requests["retracted"])
 
 
-def memory_in_use(memory: Mapping[str, Any]) -> str:
-    """Peak and mean of the bytes live or cached, as shares of the memory."""
+def _memory_in_use(memory: Mapping[str, Any]) -> str:
     held = {name: memory[f"{name}_bytes"] for name in ("peak", "mean")}
     uses = (f"{name} {format_bytes(use)} ({format_share(use, memory['total_bytes'])})" for name, use in held.items())
     return ", ".join(uses) + ", live and cached"
 
 
-def kind_lines(memory: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-    """The mean bytes of each kind of cache, if there is more than one."""
+def _kind_lines(memory: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     if len(memory["by_kind"]) > 1:
         yield "memory by kind", ", ".join(f"{kind} {format_bytes(use)}" for kind, use in memory["by_kind"].items())
 
@@ -108,7 +108,7 @@ def _quantiles(latency: Mapping[str, float | None]) -> str:
     return "   ".join(f"{name} {format_seconds(latency[name])}" for name in _QUANTILES)
 
 
-def hit_rate(prefix: Mapping[str, Any]) -> str:
+def _hit_rate(prefix: Mapping[str, Any]) -> str:
     """The share of prompt tokens found in the cache, with its denominator, or why there is none."""
     hits, prompts = prefix["hit_tokens"], prefix["prompt_tokens"]
     if prefix["hit_rate"] is not None:
@@ -139,8 +139,7 @@ def _prefix_lines(prefix: Mapping[str, Any], sides_with_bytes: Container[str]) -
         yield "evicted states", f"{format_count(prefix['evicted_states'])}, {alone} of these alone"
 
 
-def split(memory_split: Mapping[str, Any]) -> str:
-    """How the memory was divided among its sides, and by which rule."""
+def _split(memory_split: Mapping[str, Any]) -> str:
     full, window = memory_split["num_slots"], memory_split["num_window_slots"]
     parts = [f"{format_count(full)} full"]
     parts += [f"{format_count(window)} window slots, ratio {memory_split['ratio']:.4g}"] if window else []
@@ -148,28 +147,28 @@ def split(memory_split: Mapping[str, Any]) -> str:
     return f"{' and '.join(parts)}: {memory_split['source']}"
 
 
-def bytes_by_state(summary: Mapping[str, Any]) -> Table:
-    """The pool's bytes by state, averaged over the clock, and their sum.
-
-    Where free bytes are of several states, a line above the sum has their total.
-    """
+def _bytes_by_state(summary: Mapping[str, Any]) -> Table:
+    """The pool's bytes by state and their sum; where free bytes are of several states, a line has their total."""
     memory = summary["memory"]
     total = memory["total_bytes"]
+
+    def cells(num_bytes: int) -> tuple[str, str, str]:
+        return format_count(num_bytes), format_bytes(num_bytes), format_share(num_bytes, total)
+
     table = Table(box=box.SIMPLE_HEAD, show_footer=True)
     table.add_column("bytes, mean over the clock", footer="the whole pool", style="bold")
-    table.add_column("", footer=format_count(sum(memory["by_state"].values())), justify="right")
-    table.add_column("", footer=format_bytes(total), justify="right")
-    table.add_column("", footer=format_share(total, total), justify="right")
+    whole = format_count(sum(memory["by_state"].values())), *cells(total)[1:]
+    for footer in whole:
+        table.add_column("", footer=footer, justify="right")
     for state, num_bytes in memory["by_state"].items():
-        table.add_row(state, format_count(num_bytes), format_bytes(num_bytes), format_share(num_bytes, total))
+        table.add_row(state, *cells(num_bytes))
     if "free" not in memory["by_state"]:
-        free = memory["free"]
         table.add_section()
-        table.add_row("free: holes and gap", format_count(free), format_bytes(free), format_share(free, total))
+        table.add_row("free: holes and gap", *cells(memory["free"]))
     return table
 
 
-def bytes_by_side(summary: Mapping[str, Any]) -> Table:
+def _bytes_by_side(summary: Mapping[str, Any]) -> Table:
     """The bytes of each side by state, averaged over the clock, as shares of the side."""
     by_side = summary["memory"]["by_side"]
     table = Table(box=box.SIMPLE_HEAD, show_footer=True)
@@ -185,7 +184,7 @@ def bytes_by_side(summary: Mapping[str, Any]) -> Table:
     return table
 
 
-def notes(summary: Mapping[str, Any]) -> Iterator[str]:
+def _notes(summary: Mapping[str, Any]) -> Iterator[str]:
     """Notes that limit the figures: an interrupt, rows left out of the trace, rejected requests with reasons."""
     if summary["interrupted"]:
         done = summary["requests"]["finished"] + summary["requests"]["rejected"]
@@ -202,3 +201,40 @@ def _listed(what: str, count: int, messages: list[str]) -> Iterator[str]:
     yield from (f"  {message}" for message in messages[:_MOST_MESSAGES])
     if count > _MOST_MESSAGES:
         yield f"  and {format_count(count - min(len(messages), _MOST_MESSAGES))} more"
+
+
+def print_generation(summary: Mapping[str, Any], console: Console) -> None:
+    """Print the figures of a summary, and below them whether it was interrupted."""
+    print_text(_generation_headline(summary), console, style="bold")
+    console.print(figures(_generation_lines(summary)))
+    if summary["interrupted"]:
+        print_text("Interrupted: texts and figures end there.", console)
+
+
+def _generation_headline(summary: Mapping[str, Any]) -> str:
+    memory = format_bytes(summary["memory"]["total_bytes"])
+    return (
+        f"{summary['model']}: {memory} of {summary['cache_dtype']}, {summary['layout']} layout, "
+        f"page size {summary['page_size']}"
+    )
+
+
+def _generation_lines(summary: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    yield from _request_lines(summary["requests"])
+    generated = f"{format_count(summary['output_tokens'])} generated in {format_seconds(summary['wall_s'])}"
+    yield "throughput", f"{summary['throughput_tok_s']:,.1f} tokens/s: {generated}"
+    yield "prefix hit rate", _hit_rate(summary["prefix"])
+    yield "memory in use", _memory_in_use(summary["memory"])
+    yield from _kind_lines(summary["memory"])
+    outside = format_share(summary["outside_model_share"], 1)
+    yield "outside the model", f"{outside} of the time, {format_count(summary['steps'])} steps"
+
+
+def coverage_table(title: str, rows: Iterable[tuple[str, str, Sequence[str]]]) -> Table:
+    """One line per class. rows: its path, why it is not replaced ("" if it is), and which members are left out."""
+    columns = Column("class", no_wrap=True), "replaced"
+    table = Table(*columns, title=escape(title), title_justify="left", title_style="bold", box=box.SIMPLE_HEAD)
+    for path, fault, left_out in rows:
+        replaced = f"yes, without {', '.join(left_out)}" if left_out else "yes"
+        table.add_row(escape(path), escape(f"no: {fault}" if fault else replaced))
+    return table

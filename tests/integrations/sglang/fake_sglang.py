@@ -84,8 +84,11 @@ def install(monkeypatch, version="0.5.23"):
         bases = (ABC,) if isinstance(ours, ABCMeta) else (object,)
         module(monkeypatch, home, **{name: type(bases[0])(name, bases, namespace)})
     monkeypatch.setattr(coverage, "installed_version", lambda: version)
+    backends = {}
+    calls = {"get_radix_cache_factory": backends.get, "register_radix_cache_backend": backends.__setitem__}
+    module(monkeypatch, "sglang.srt.mem_cache.registry", **calls)
     monkeypatch.setattr(plugin, "_begun", [])
-    return SimpleNamespace(registry=registry, memory=memory)
+    return SimpleNamespace(registry=registry, memory=memory, backends=backends)
 
 
 def module(monkeypatch, path, **names):

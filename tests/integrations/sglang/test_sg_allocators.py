@@ -1,3 +1,4 @@
+import random
 from types import SimpleNamespace
 
 import pytest
@@ -322,6 +323,32 @@ def test_faults_that_an_audit_finds_are_reported_in_words():
     assert allocator.verify_byte_accounting() == []
     allocator.core.page_states()[3] = 1
     assert "page states" in allocator.verify_byte_accounting()[0]
+
+
+@pytest.mark.parametrize("page_size", [1, 4])
+def test_mapping_that_somebody_else_wrote_is_reported(page_size):
+    """Whatever the calls so far: no fault, until an entry is written that no call made; the last one counts too."""
+    allocator = windowed(page_size=page_size)
+    rng = random.Random(page_size)
+    rows = []
+    for _ in range(60):
+        if rng.random() < 1 / 2 and (row := grow(allocator, [0], [rng.randrange(1, 9)], [-1])) is not None:
+            rows.append(row)
+        elif rows:
+            row = rows.pop(rng.randrange(len(rows)))
+            if rng.random() < 1 / 2:
+                allocator.free_swa(row)
+            allocator.free(row)
+        assert allocator.verify_byte_accounting() == []
+    slots = grow(allocator, [0], [3], [-1])
+    mapping = allocator.full_to_swa_index_mapping
+    kept = mapping.clone()
+    for slot, value in ((int(slots[1]), 7 * page_size + 3), (32 + page_size, 5)):
+        mapping[slot] = value
+        (fault,) = allocator.verify_byte_accounting()
+        assert f"the mapping has {value} for slot {slot}, which is not where" in fault
+        mapping.copy_(kept)
+    assert allocator.verify_byte_accounting() == []
 
 
 def test_debug_mode_comes_from_the_environment(monkeypatch):

@@ -4,15 +4,18 @@ import subprocess
 import sys
 import tomllib
 from importlib import import_module
+from types import SimpleNamespace
 
 import fake_sglang
 import pytest
 from fake_sglang import seat
 
-from kvstead.integrations.sglang import coverage, differences, plugin, replacing, surface
+from kvstead.integrations.sglang import coverage, differences, plugin, replacing, surface, tree_backend
 from kvstead.integrations.sglang.allocator.swa import SWATokenToKVPoolAllocator
 from kvstead.integrations.sglang.allocator.token import TokenToKVPoolAllocator
+from kvstead.integrations.sglang.base_prefix_cache import CacheInitParams
 from kvstead.integrations.sglang.memory_pool import ReqToTokenPool
+from kvstead.integrations.sglang.radix_cache import RadixCache
 from paths import ROOT
 
 TABLES = "sglang.srt.mem_cache.memory_pool"
@@ -204,6 +207,50 @@ def test_engine_without_settings_has_no_host_tier(monkeypatch):
     monkeypatch.delitem(sys.modules, "sglang.srt.managers.scheduler")
     replacing.replace_classes()
     assert replaced() == {each.name for each in coverage.SEATS}
+
+
+def context(**changes):
+    """What SGLang makes a tree from."""
+    params = CacheInitParams(disable=False, req_to_token_pool=None, token_to_kv_pool_allocator=None, page_size=4)
+    facts = dict.fromkeys(("is_hybrid_swa", "is_hybrid_ssm", "enable_hierarchical_cache"), False)
+    return SimpleNamespace(params=params, **(facts | changes))
+
+
+@pytest.mark.parametrize("mode", ["1", "strict", "audit"])
+def test_tree_is_offered_as_a_backend(sglang, monkeypatch, mode):
+    """`--radix-cache-backend kvstead` names our tree, once, in every mode but off."""
+    monkeypatch.setenv(plugin.SWITCH, mode)
+    plugin.register()
+    plugin.register()
+    assert sglang.backends == {"kvstead": tree_backend.make_tree}
+    tree = sglang.backends["kvstead"](context())
+    assert isinstance(tree, RadixCache)
+    assert isinstance(tree, fake_sglang.BasePrefixCache)
+    assert tree.page_size == 4
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"is_hybrid_swa": True}, "not sliding windows. Leave"),
+        ({"is_hybrid_ssm": True, "is_hybrid_swa": True}, "sliding windows and recurrent states"),
+        ({"enable_hierarchical_cache": True}, "HiCache"),
+    ],
+)
+@pytest.mark.usefixtures("sglang")
+def test_tree_refuses_models_that_it_does_not_serve(changes, words):
+    """One line says which part is not served, and the way out."""
+    with pytest.raises(NotImplementedError, match=words):
+        tree_backend.make_tree(context(**changes))
+
+
+def test_tree_is_not_offered_when_off_or_not_covered(sglang, monkeypatch):
+    """Nothing is registered."""
+    monkeypatch.setattr(coverage, "installed_version", lambda: "0.6.0")
+    plugin.register()
+    monkeypatch.setenv(plugin.SWITCH, "off")
+    plugin.register()
+    assert sglang.backends == {}
 
 
 def test_module_that_cannot_be_imported_leaves_the_others_replaced(sglang, caplog, monkeypatch):

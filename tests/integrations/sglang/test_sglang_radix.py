@@ -261,7 +261,6 @@ def test_disabled_cache_keeps_nothing():
     cache.touch_prefix(RadixKey(array("q", range(8))))
     request = a_request(list(range(8)), row=1)
     cache.checkpoint(request, up_to=8)
-    cache.cache_unfinished_req(request)
     assert request.kv.cache_protected_len == 0
 
 
@@ -359,14 +358,13 @@ def test_reports_show_figures_and_nodes(capsys):
 
 
 def a_request(ids, row, namespace=(None, None), prompt_len=None):
-    """A request as SGLang 0.5.19 and 0.5.23 hold it, as far as a cache reads it."""
+    """A request as SGLang holds it, as far as a cache reads it."""
     prompt = ids[: len(ids) if prompt_len is None else prompt_len]
     return SimpleNamespace(
         kv=SimpleNamespace(req_pool_idx=row, cache_protected_len=0, swa_evict_floor=0),
         origin_input_ids=prompt,
         output_ids=ids[len(prompt) :],
         full_untruncated_fill_ids=ids,
-        get_fill_ids=lambda: ids,
         extra_key=namespace[0],
         cache_salt=namespace[1],
         priority=None,
@@ -378,11 +376,10 @@ def a_request(ids, row, namespace=(None, None), prompt_len=None):
 class Engine:
     """Requests that start, checkpoint and finish on a cache, with the slots that a scheduler would give them."""
 
-    def __init__(self, page_size, is_old):
+    def __init__(self, page_size):
         self.allocator = Adapter(page_size, size=400)
         self.table = Table(8, 64)
         self.cache = cache_over(self.allocator, req_to_token_pool=self.table)
-        self.is_old = is_old
         self.rows = list(range(8, 0, -1))
 
     def start(self, ids, namespace, prompt_len):
@@ -390,10 +387,7 @@ class Engine:
         request = a_request(ids, self.rows.pop(), namespace, prompt_len)
         found = match(self.cache, ids, extra_key=namespace[0], cache_salt=namespace[1])
         request.last_node = found.last_device_node
-        if self.is_old:
-            self.cache.inc_lock_ref(request.last_node)
-        else:
-            request.lock = self.cache.lock(request.last_node)
+        request.lock = self.cache.lock(request.last_node)
         request.kv.cache_protected_len = found.device_prefix_len
         prefix = self.cache.path_device_indices(request.last_node)
         last = prefix[-1:].tolist() or [-1]
@@ -406,27 +400,19 @@ class Engine:
     def checkpoint(self, request):
         """Keep what there is of it, and look whether its row reads what the tree has."""
         ids = request.full_untruncated_fill_ids
-        if self.is_old:
-            self.cache.cache_unfinished_req(request)
-            assert torch.equal(request.prefix_indices, self.row(request).long())
-        else:
-            self.cache.checkpoint(request, up_to=len(ids))
+        self.cache.checkpoint(request, up_to=len(ids))
         whole = len(ids) - len(ids) % self.cache.page_size
         assert request.kv.cache_protected_len == whole
         assert torch.equal(self.cache.path_device_indices(request.last_node), self.row(request)[:whole].long())
         assert request.last_node.lock_ref > 0 or not whole
 
     def finish(self, request, *, keep):
-        """Give the row back, with or without keeping it: as each of the two versions does it."""
-        length = len(request.full_untruncated_fill_ids)
-        if self.is_old:
-            self.cache.cache_finished_req(request, is_insert=keep, kv_len_to_handle=length)
-        else:
-            if keep:
-                self.cache.checkpoint(request, up_to=length)
-            start = request.kv.cache_protected_len
-            self.allocator.free_segment(self.row(request)[start:], start_pos=start)
-            self.cache.unlock(request.lock)
+        """Give the row back, with or without keeping it."""
+        if keep:
+            self.cache.checkpoint(request, up_to=len(request.full_untruncated_fill_ids))
+        start = request.kv.cache_protected_len
+        self.allocator.free_segment(self.row(request)[start:], start_pos=start)
+        self.cache.unlock(request.lock)
         self.rows.append(request.kv.req_pool_idx)
 
     def row(self, request):
@@ -445,13 +431,12 @@ class Engine:
         self.cache.sanity_check()
 
 
-@pytest.mark.parametrize("is_old", [False, True], ids=["as 0.5.23", "as 0.5.19"])
 @pytest.mark.parametrize("page_size", PAGE_SIZES)
-def test_every_slot_of_requests_has_one_owner(page_size, is_old):
+def test_every_slot_of_requests_has_one_owner(page_size):
     """Through random starts, checkpoints and finishes every slot has one owner, and none is lost at the end."""
     for seed in range(6):
         rng = random.Random(seed)
-        engine, running = Engine(page_size, is_old), []
+        engine, running = Engine(page_size), []
         for _ in range(60):
             if running and rng.random() < 0.3:
                 engine.checkpoint(rng.choice(running))
@@ -469,7 +454,7 @@ def test_every_slot_of_requests_has_one_owner(page_size, is_old):
 
 def test_prompt_has_a_higher_priority_than_the_answer():
     """A checkpoint splits the tree where the prompt ends, and ranks the prompt above the answer."""
-    engine = Engine(4, is_old=False)
+    engine = Engine(4)
     ids = list(range(16))
     request = engine.start(ids, (None, None), prompt_len=9)
     engine.checkpoint(request)
@@ -479,22 +464,12 @@ def test_prompt_has_a_higher_priority_than_the_answer():
 
 def test_window_floor_bounds_what_is_cached():
     """With windows alone, pages up to the floor, rounded up, are cached; the rest stays the request's own."""
-    engine = Engine(4, is_old=False)
+    engine = Engine(4)
     request = engine.start(list(range(20)), (None, None), prompt_len=20)
     request.kv.swa_evict_floor = 9
     engine.cache.checkpoint(request, up_to=20)
     assert (request.kv.cache_protected_len, engine.cache.total_size()) == (12, 12)
     engine.audit([request])
-
-
-def test_disabled_cache_frees_what_the_request_owns():
-    """A finished request of a disabled cache frees its row behind the protected part."""
-    allocator, table = Adapter(4), Table(1, 16)
-    cache = RadixCache(Params(allocator, 4, req_to_token_pool=table, disable=True))
-    request = a_request(list(range(10)), row=1)
-    table.req_to_token[1, :12] = allocator.alloc(12).to(torch.int32)
-    cache.cache_finished_req(request, kv_len_to_handle=10)
-    assert allocator.available_size() == SIZE
 
 
 WIDE = [0, 5, 2**31 - 1, 2**31, 2**32 + 5, -1, -5, 1992249758279980980, 2**62 + 5, -(2**63)]

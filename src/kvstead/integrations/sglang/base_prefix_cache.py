@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 import torch
 
-from kvstead.integrations.sglang.radix_key import RadixKey
+from kvstead.integrations.sglang.radix_node import RadixKey
 
 
 @dataclass(slots=True)

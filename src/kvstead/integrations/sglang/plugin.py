@@ -20,11 +20,13 @@ from collections.abc import Callable, Sequence
 from types import ModuleType
 from typing import Any
 
-from kvstead.integrations.sglang import coverage
+from kvstead.integrations.sglang import coverage, tree_backend
 
 SWITCH = "KVSTEAD_SGLANG"
 _MODES = ("1", "strict", "audit", "off")
 _FIRST_MADE = ("sglang.srt.managers.scheduler.Scheduler", "sglang.srt.model_executor.model_runner.ModelRunner")
+
+_REGISTRY = "sglang.srt.mem_cache.registry"
 
 _log = logging.getLogger("kvstead.sglang")
 
@@ -45,6 +47,8 @@ def register() -> None:
         raise SystemExit(f"kvstead: {_refusal(version)} Set {SWITCH}=1 or off.")
     for path in _FIRST_MADE:
         _call_before_first(path, functools.partial(_begin, mode))
+    if version in coverage.COVERED_VERSIONS:
+        _call_when_imported(_REGISTRY, _offer_tree)
 
 
 def _begin(mode: str) -> None:
@@ -61,6 +65,14 @@ def _begin(mode: str) -> None:
         replacing.replace_classes(strict=mode == "strict")
 
 
+def _offer_tree() -> None:
+    """Let `--radix-cache-backend kvstead` name our tree."""
+    from sglang.srt.mem_cache.registry import get_radix_cache_factory, register_radix_cache_backend
+
+    if get_radix_cache_factory(tree_backend.NAME) is None:
+        register_radix_cache_backend(tree_backend.NAME, tree_backend.make_tree)
+
+
 def _refusal(version: str | None) -> str:
     return f"SGLang {version} is not covered; {' and '.join(coverage.COVERED_VERSIONS)} is."
 
@@ -71,7 +83,15 @@ def _call_before_first(path: str, action: Callable[[], None]) -> None:
     if module in sys.modules:
         _hook_constructor(path, action)
     else:
-        sys.meta_path.insert(0, _AfterImport(module, functools.partial(_hook_late, path, action)))
+        _call_when_imported(module, functools.partial(_hook_late, path, action))
+
+
+def _call_when_imported(module: str, action: Callable[[], None]) -> None:
+    """Call `action` when a module of SGLang's has been imported: now, if it is."""
+    if module in sys.modules:
+        action()
+    else:
+        sys.meta_path.insert(0, _AfterImport(module, action))
 
 
 def _hook_constructor(path: str, action: Callable[[], None]) -> None:

@@ -18,8 +18,7 @@ import torch
 
 from kvstead.integrations.sglang.attribute_of import AttributeOf
 from kvstead.integrations.sglang.base_prefix_cache import CacheInitParams, engine_types
-from kvstead.integrations.sglang.radix_key import RadixKey
-from kvstead.integrations.sglang.radix_node import TreeNode, namespace_of
+from kvstead.integrations.sglang.radix_node import RadixKey, TreeNode
 from kvstead.integrations.sglang.token_codes import TokenCodes
 from kvstead.integrations.sglang.tree_pools import UnboundPool, pool_of, slots_of
 from kvstead.kernels.array_types import IntArray
@@ -29,6 +28,7 @@ from kvstead.prefix import Insertion, Match, Namespace, PrefixTree
 __all__ = ["RadixCache", "RadixKey", "TreeNode"]
 
 _HIGHEST_PRIORITY = 2**63 - 1
+_NO_PAIRS = "Keys of token pairs (EAGLE) are not supported. Use SGLang's own cache with EAGLE."
 
 
 class RadixCache(ABC):  # noqa: B024 - an ABC as SGLang's, so that subclasses can change from one base to the other
@@ -49,9 +49,7 @@ class RadixCache(ABC):  # noqa: B024 - an ABC as SGLang's, so that subclasses ca
 
     def __init__(self, params: Any) -> None:
         if params.is_eagle:
-            raise NotImplementedError(
-                "Keys of token pairs (EAGLE) are not supported. Use SGLang's own cache with EAGLE."
-            )
+            raise NotImplementedError(_NO_PAIRS)
         if params.enable_kv_cache_events:
             raise NotImplementedError("KV events are not supported. Turn them off, or use SGLang's own cache.")
         if params.eviction_policy_config:
@@ -164,30 +162,6 @@ class RadixCache(ABC):  # noqa: B024 - an ABC as SGLang's, so that subclasses ca
         req.lock = self.lock(node)
         req.last_node = node
 
-    def cache_unfinished_req(self, req: Any, chunked: bool = False) -> None:
-        """As `checkpoint`, for all tokens so far, in SGLang 0.5.19: the lock is that of `last_node`."""
-        if self.disable:
-            return
-        token_ids = req.get_fill_ids()
-        node = self._take_over(req, token_ids, 0)
-        self.dec_lock_ref(req.last_node)
-        self.inc_lock_ref(node)
-        req.last_node = node
-        req.prefix_indices = self._row(req, len(token_ids)).to(torch.int64, copy=True)
-
-    def cache_finished_req(self, req: Any, is_insert: bool = True, *, kv_len_to_handle: int) -> None:
-        """Insert the whole pages of a request's first tokens, free the other slots of its row, and unlock its node."""
-        row, start = self._row(req, kv_len_to_handle), req.kv.cache_protected_len
-        if self.disable or not is_insert:
-            self.token_to_kv_pool_allocator.free_segment(row[start:], start_pos=start)
-        else:
-            tokens = _tokens((req.origin_input_ids + req.output_ids)[:kv_len_to_handle])
-            done = self._insert(tokens, row, _namespace(req), req.priority or 0)
-            pairs = [(row[start : done.num_shared], start), (row[done.num_tokens :], done.num_tokens)]
-            self.token_to_kv_pool_allocator.free_segments(pairs)
-        if req.last_node is not None:
-            self.dec_lock_ref(req.last_node)
-
     def path_device_indices(self, node: TreeNode) -> torch.Tensor:
         """The slots from the root to `node`, int64 on the device. Raises `UseAfterFree` for an evicted node."""
         return to_device(self.core.slots(node.core), self.device)
@@ -260,9 +234,8 @@ class RadixCache(ABC):  # noqa: B024 - an ABC as SGLang's, so that subclasses ca
         prompt_len: where to split, so that what follows can be evicted alone; the prompt gets a higher priority.
         """
         row, kv, namespace, priority = self._row(req, len(token_ids)), req.kv, _namespace(req), req.priority or 0
-        limit = getattr(
-            kv, "swa_evict_floor", 0
-        )  # a model with windows alone has freed what lies before, which cannot be cached
+        # A model with windows alone has freed what lies before this, so that cannot be cached.
+        limit = getattr(kv, "swa_evict_floor", 0)
         tokens = _tokens(token_ids)[: -(-limit // self.page_size) * self.page_size or None]
         done = self._insert(tokens, row, namespace, priority)
         if self.page_size <= prompt_len < done.num_tokens:
@@ -289,9 +262,10 @@ def _tokens(token_ids: Sequence[int]) -> IntArray:
 def _read_key(key: Any) -> tuple[IntArray, Namespace]:
     """Tokens and namespace of a key, SGLang's or ours."""
     if key.is_bigram:
-        raise NotImplementedError("Keys of token pairs (EAGLE) are not supported. Use SGLang's own cache with EAGLE.")
-    return _tokens(key.raw_token_ids()), namespace_of(key.extra_key, key.cache_salt)
+        raise NotImplementedError(_NO_PAIRS)
+    return _tokens(key.raw_token_ids()), _namespace(key)
 
 
-def _namespace(req: Any) -> Namespace:
-    return namespace_of(req.extra_key, req.cache_salt)
+def _namespace(source: Any) -> Namespace:
+    """The tree's namespace for the adapter and the tenant of a key or a request."""
+    return Namespace(lora=source.extra_key or "", salt=source.cache_salt or "")

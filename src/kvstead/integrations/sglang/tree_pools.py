@@ -9,6 +9,7 @@ import torch
 
 from kvstead.allocators import Allocator
 from kvstead.errors import LayoutError
+from kvstead.integrations.sglang.attribute_of import AttributeOf
 from kvstead.kernels import host
 from kvstead.kernels.array_types import IntArray
 from kvstead.prefix import SlotPool
@@ -42,16 +43,12 @@ def slots_of(pages: IntArray, page_size: int) -> IntArray:
 class EnginePool:
     """The slots of an allocator that is not ours. Its errors are passed on."""
 
+    free_group = AttributeOf[object | None]("_allocator.free_group")  # None when none is open
+
     def __init__(self, allocator: Any) -> None:
         self.page_size: int = allocator.page_size
         self.num_pages: int = allocator.size_full // allocator.page_size
         self._allocator = allocator
-
-    @property
-    def free_group(self) -> object | None:
-        """The open free group of the allocator, or None."""
-        group: object | None = self._allocator.free_group
-        return group
 
     def free_segment(self, slots: IntArray, *, start_pos: int) -> None:
         """Free whole pages in the allocator."""

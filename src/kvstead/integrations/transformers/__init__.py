@@ -9,9 +9,8 @@
         scheduler.step(runner)
 
 `LLM` does all that from texts to texts. How it fits together: the runner turns a step into forward passes
-(`attention_groups`, `forward_plan`). A pass gets a cache over the manager's pools (`pooled_cache`) and an attention
-function for packed requests (`attention`). `families` says which models run, and how; `checkpoint` loads them. Needs
-the extra `hf`.
+(`forward_plan`). A pass gets a cache over the manager's pools (`pooled_cache`) and an attention function for packed
+requests (`attention`). `families` says which models run, and how; `checkpoint` loads them. Needs the extra `hf`.
 """
 
 from kvstead.integrations.transformers.answers import Completion, FinishReason, Piece

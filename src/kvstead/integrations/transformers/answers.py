@@ -11,14 +11,15 @@ from enum import StrEnum
 from typing import Any
 
 import numpy as np
+from transformers import PreTrainedTokenizerBase
 
 from kvstead.engine import KVCacheManager, Request, Status, Step
 from kvstead.engine.meter import MemoryMeter, bytes_by_kind
 from kvstead.integrations.transformers.checkpoint import Checkpoint
-from kvstead.integrations.transformers.sampling import Draw, RowSampler, SamplingParams
-from kvstead.integrations.transformers.text_stream import TextStream
+from kvstead.integrations.transformers.sampling import RowSampler, SamplingParams, seeded
 
 _MOST_MESSAGES = 20  # reasons of rejected requests that are kept
+_INCOMPLETE = "�"  # what bytes decode to that are not a character, or not yet
 
 
 class FinishReason(StrEnum):
@@ -65,16 +66,55 @@ class Piece:
     completion: Completion | None = None
 
 
+class TextStream:
+    """The text of one answer as its tokens come, in pieces that never split a character; special tokens have no text.
+
+    Several tokens may make one character, and a space may depend on the tokens before it. So each piece is cut from the
+    text of a few tokens; all pieces and the `rest` joined are what the tokenizer decodes from all tokens at once:
+
+        tokens    The | cap | ital | of | Ⓕ 1 | Ⓕ 2 |
+                              start  read                  text[:given] was returned; the rest follows once it is whole
+    """
+
+    def __init__(self, tokenizer: PreTrainedTokenizerBase) -> None:
+        self._tokenizer = tokenizer
+        self._tokens: list[int] = []
+        self._start = self._read = self._given = 0
+
+    def take(self, token: int) -> str:
+        """Add the next token; returns the text that is complete now, perhaps none."""
+        self._tokens.append(token)
+        text = self._text()
+        if len(text) <= self._given or text.endswith(_INCOMPLETE):
+            return ""
+        piece = text[self._given :]
+        self._start, self._read = self._read, len(self._tokens)
+        self._given = len(self._text())
+        return piece
+
+    def rest(self) -> str:
+        """The text that was held back; call it after the last token."""
+        return self._text()[self._given :]
+
+    def _text(self) -> str:
+        """The text of the tokens from `start` on."""
+        text = self._tokenizer.decode(
+            self._tokens[self._start :], skip_special_tokens=True, clean_up_tokenization_spaces=False
+        )
+        assert isinstance(text, str), "one answer is decoded to one text"
+        return text
+
+
 @dataclass(slots=True, eq=False)
 class Answer:
     """An answer in progress.
 
-    index: of its pieces. text: None without a tokenizer. pieces: the queue that its pieces go to.
+    index: of its pieces. params: with a seed. text: None without a tokenizer. pieces: the queue that its pieces go to.
     """
 
     index: int
     request: Request
-    draw: Draw
+    params: SamplingParams
     text: TextStream | None
     pieces: deque[Piece]
     tokens: list[int] = field(default_factory=list)
@@ -102,7 +142,7 @@ class Answer:
 
     def _queue(self, text: str, tokens: tuple[int, ...], completion: Completion | None = None) -> None:
         self.texts.append(text)
-        self.pieces.append(Piece(self.index, self.request.request_id, text, tokens, completion))
+        self.pieces.append(Piece(self.index, self.request.number, text, tokens, completion))
 
 
 class RunStatistics:
@@ -167,8 +207,7 @@ class OpenAnswers:
         self.sampler = RowSampler()
         self.by_id: dict[int, Answer] = {}
         self.added: deque[Piece] = deque()
-        self._tokenizer = checkpoint.tokenizer
-        self._model_stops = checkpoint.stop_tokens
+        self._checkpoint = checkpoint
         self.statistics = statistics
         self._on_row: dict[int, Answer] = {}
 
@@ -176,26 +215,26 @@ class OpenAnswers:
         """An answer to a new request, still without a prompt and not in `by_id`. index: None is the request's id."""
         request_id = self.statistics.num_requests
         self.statistics.num_requests += 1
-        stops = (*self._model_stops, *params.stop_tokens)
+        tokenizer, stops = self._checkpoint.tokenizer, (*self._checkpoint.stop_tokens, *params.stop_tokens)
         request = Request(request_id, np.empty(0, dtype=np.int64), params.max_new_tokens, stop_tokens=stops)
-        text = None if self._tokenizer is None else TextStream(self._tokenizer)
-        return Answer(request_id if index is None else index, request, Draw.by(params), text, pieces)
+        text = None if tokenizer is None else TextStream(tokenizer)
+        return Answer(request_id if index is None else index, request, seeded(params), text, pieces)
 
     def end(self, answer: Answer, finish_reason: FinishReason, reason: str = "") -> None:
         """Close an answer: count it, and queue its last piece."""
         rejections = self.statistics.rejections
         if finish_reason is FinishReason.REJECTED and len(rejections) < _MOST_MESSAGES:
             rejections.append(f"request {answer.request.request_id}: {reason}")
-        del self.by_id[answer.request.request_id]
+        del self.by_id[answer.request.number]
         self.statistics.ended[finish_reason] += 1
         answer.end(finish_reason, reason)
 
     def place(self, step: Step) -> None:
         """Note the rows of requests whose prompts a step computes."""
         for chunk in step.chunks:
-            answer = self.by_id[chunk.request.request_id]
+            answer = self.by_id[chunk.request.number]
             self._on_row[chunk.row] = answer
-            self.sampler.draws[chunk.row] = answer.draw
+            self.sampler.params[chunk.row] = answer.params
 
     def in_step(self, step: Step) -> list[Answer]:
         """The open answers whose requests a step computes."""

@@ -80,8 +80,9 @@ def rope_limit(config: Any) -> int:
 
 
 def packing_limit(config: Any) -> int:
-    """The length up to which requests may share a forward pass; longer ones compute alone. 2**62 is no limit.
+    """The length up to which requests may share a forward pass, and the tokens that it may have; 2**62 is no limit.
 
-    Llama 4 scales queries by position, and takes the position from the cache's length, which fits one request only.
+    Llama 4 scales the query at position p by log1p(floor((p + 1) / floor_scale)), which is nothing below position
+    `floor_scale` - 1, and counts p from the cache's length through the tokens of the pass, which fits one request only.
     """
-    return int(config.floor_scale) if getattr(config, "attn_temperature_tuning", False) else _NO_LIMIT
+    return int(config.floor_scale) - 1 if getattr(config, "attn_temperature_tuning", False) else _NO_LIMIT

@@ -193,7 +193,7 @@ class LLM:
         """Queue a prompt whose pieces go to `pieces`, or reject it; returns the id of its request."""
         answer = self._answers.prepare(params, pieces, index)
         reason = self._queue(answer.request, prompt)
-        request_id = answer.request.request_id
+        request_id = answer.request.number
         self._answers.by_id[request_id] = answer
         if reason:
             self._answers.end(answer, FinishReason.REJECTED, reason)

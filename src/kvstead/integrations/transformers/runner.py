@@ -13,11 +13,9 @@ from transformers import PreTrainedModel
 
 from kvstead.engine import KVCacheManager, Step
 from kvstead.errors import LayoutError, RequestError
-from kvstead.integrations.transformers.attention import ATTENTION_NAME, register_attention
-from kvstead.integrations.transformers.attention_groups import Jobs, concatenated_ranges
+from kvstead.integrations.transformers.attention import ATTENTION_NAME, FlexAttention, register_attention
 from kvstead.integrations.transformers.families import Way, packing_limit, rope_limit, way_of
-from kvstead.integrations.transformers.flex_attention import FlexAttention
-from kvstead.integrations.transformers.forward_plan import PLAN_KEYWORD, plan_forward
+from kvstead.integrations.transformers.forward_plan import PLAN_KEYWORD, Jobs, concatenated_ranges, plan_forward
 from kvstead.integrations.transformers.layout import require_same_layers
 from kvstead.integrations.transformers.pooled_cache import PooledCache
 from kvstead.kernels.array_types import IntArray
@@ -99,7 +97,7 @@ class TransformersRunner:
         order = jobs.order()
         is_alone = jobs.ends[order] > self._packing_limit if self.way is Way.PACKED else order >= num_decoding
         together, alone = order[~is_alone], order[is_alone]
-        return [*([together] if together.size else []), *alone.reshape(-1, 1)]
+        return [*_cut(together, jobs.num_new, self._packing_limit), *alone.reshape(-1, 1)]
 
     def _forward(self, jobs: Jobs, tokens: torch.Tensor) -> torch.Tensor:
         """The logits after the last token of each job, [jobs, vocabulary], by one forward pass."""
@@ -131,6 +129,17 @@ class Sampled:
     def tokens(self) -> torch.Tensor:
         """Wait for the step's tokens: int64[rows + chunks] on the host."""
         return self._tokens.cpu()
+
+
+def _cut(jobs: IntArray, num_new: IntArray, limit: int) -> list[IntArray]:
+    """Jobs in stretches of at most `limit` tokens, none of which has more alone."""
+    stretches, start, num_tokens = [], 0, 0
+    for at, count in enumerate(num_new[jobs].tolist()):
+        if num_tokens + count > limit:
+            stretches.append(jobs[start:at])
+            start, num_tokens = at, 0
+        num_tokens += count
+    return [*stretches, jobs[start:]] if jobs.size else []
 
 
 def _jobs(step: Step) -> Jobs:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import secrets
 from collections import defaultdict
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -17,7 +17,7 @@ import torch
 from transformers import LogitsProcessorList, TemperatureLogitsWarper, TopPLogitsWarper
 
 from kvstead.errors import RequestError
-from kvstead.integrations.transformers.attention_groups import Jobs
+from kvstead.integrations.transformers.forward_plan import Jobs
 
 _SEEDS = 2**64
 
@@ -55,45 +55,38 @@ class SamplingParams:
             raise RequestError(f"stop_tokens are {self.stop_tokens}. Use token ids, which are 0 or more.")
 
 
-@dataclass(frozen=True, slots=True)
-class Draw:
-    """How one request's tokens are drawn. key: of its random numbers."""
-
-    temperature: float
-    top_p: float
-    key: int
-
-    @classmethod
-    def by(cls, params: SamplingParams) -> Draw:
-        """The draw for parameters; without a seed it gets a random key."""
-        return cls(params.temperature, params.top_p, secrets.randbelow(_SEEDS) if params.seed is None else params.seed)
-
-    def chance(self, position: int) -> float:
-        """The random number in [0, 1) for the token at a position."""
-        return float(np.random.Generator(np.random.Philox(key=self.key, counter=position)).random())
+def seeded(params: SamplingParams) -> SamplingParams:
+    """The same parameters with a seed: a random one where they have none."""
+    return params if params.seed is not None else replace(params, seed=secrets.randbelow(_SEEDS))
 
 
 class RowSampler:
-    """Picks each row's token by the draw of its request; the `sample` of a `TransformersRunner`.
+    """Picks each row's token by the parameters of its request; the `sample` of a `TransformersRunner`.
 
-    draws: by row; the caller sets a row's draw when a request takes the row.
+    params: by row, with a seed; the caller sets them when a request takes the row.
     """
 
     def __init__(self) -> None:
-        self.draws: dict[int, Draw] = {}
+        self.params: dict[int, SamplingParams] = {}
 
     def __call__(self, logits: torch.Tensor, jobs: Jobs) -> torch.Tensor:
         """A token id for each job: int64[jobs] from [jobs, vocabulary]."""
         tokens = logits.argmax(-1)
         alike: dict[tuple[float, float], list[int]] = defaultdict(list)
-        draws = [self.draws[row] for row in jobs.rows.tolist()]
-        for place, draw in enumerate(draws):
-            if draw.temperature:
-                alike[draw.temperature, draw.top_p].append(place)
+        params = [self.params[row] for row in jobs.rows.tolist()]
+        for place, each in enumerate(params):
+            if each.temperature:
+                alike[each.temperature, each.top_p].append(place)
         for (temperature, top_p), places in alike.items():
-            chances = [draws[place].chance(int(jobs.ends[place])) for place in places]
+            chances = [_chance(params[place].seed, int(jobs.ends[place])) for place in places]
             tokens[places] = _drawn(logits[places].double(), temperature, top_p, chances)
         return tokens
+
+
+def _chance(seed: int | None, position: int) -> float:
+    """The random number in [0, 1) for the token at a position."""
+    assert seed is not None, "a row's parameters have a seed"
+    return float(np.random.Generator(np.random.Philox(key=seed, counter=position)).random())
 
 
 def _drawn(logits: torch.Tensor, temperature: float, top_p: float, chances: list[float]) -> torch.Tensor:

@@ -51,6 +51,21 @@ class SlotMapping:
         pages = torch.div(slots, self._page_tokens, rounding_mode="floor")
         self._pages.index_fill_(0, pages.to(torch.int64), 0)
 
+    def foreign_writes(self) -> str:
+        """Where the tensor says what the core does not, in words, because somebody else wrote to it; "" if nowhere.
+
+        O(slots). Reads the tensor, so it is for the host.
+        """
+        slots = torch.arange(self.tensor.numel() - 1)
+        wrong = torch.nonzero((self.tensor[:-1] != 0) & (self.tensor[:-1] != self._find(slots))).reshape(-1)
+        if not wrong.numel() and int(self.tensor[-1]) == -1:
+            return ""
+        slot = int(wrong[0]) if wrong.numel() else self.tensor.numel() - 1
+        return (
+            f"the mapping has {int(self.tensor[slot])} for slot {slot}, which is not where its other side lies: "
+            "somebody else wrote to it. Only read it, and call set_full_to_swa_mapping to change it."
+        )
+
     def erase_all(self) -> None:
         """Note that no slot has another side."""
         self.tensor[:-1].fill_(0)

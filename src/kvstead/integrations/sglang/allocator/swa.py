@@ -123,6 +123,13 @@ class SWATokenToKVPoolAllocator(CoreCalls, WindowCalls, BaseTokenToKVPoolAllocat
             return backends.ring_pool(self._size_full, *where, num_rows, self.swa_ring_cost_tokens)
         return backends.window_pools(self._size_full, self._size_swa, *where)
 
+    def verify_byte_accounting(self) -> list[str]:
+        """As for every allocator; on the host, entries of the mapping that somebody else wrote as well."""
+        faults = super().verify_byte_accounting()
+        if torch.device(self.device).type == "cpu":
+            faults += [fault for mapping in self.mappings if (fault := mapping.foreign_writes())]
+        return faults
+
     def _new_mapping(self) -> torch.Tensor:
         mapping = SlotMapping(
             self._size_full, self.page_size, self.device, find=lambda slots: self.core.window_slots(slots)

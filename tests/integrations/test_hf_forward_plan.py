@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from packed_jobs import CPU, jobs_of, seen_from
 
-from kvstead.integrations.transformers.attention_groups import concatenated_ranges, first_read, group
+from kvstead.integrations.transformers.forward_plan import concatenated_ranges, first_read, group
 from kvstead.model import Window
 
 _WINDOWS = st.one_of(st.none(), st.builds(Window, st.integers(1, 20), st.booleans()))
