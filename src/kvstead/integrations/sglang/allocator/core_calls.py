@@ -8,8 +8,8 @@ from typing import Any
 import torch
 
 from kvstead.errors import KVSteadError
-from kvstead.integrations.sglang.allocator.backends import OnePool
-from kvstead.integrations.sglang.allocator.cores import Core, Segments
+from kvstead.integrations.sglang.allocator.backends import Core, OnePool
+from kvstead.integrations.sglang.allocator.base import Segments
 from kvstead.integrations.sglang.allocator.slot_mapping import SlotMapping
 from kvstead.integrations.sglang.attribute_of import AttributeOf
 
