@@ -132,8 +132,7 @@ class HiSparseTokenToKVPoolAllocator(HotCalls, CoreCalls, BaseTokenToKVPoolAlloc
         host_to_device_ratio: int = 2,
     ) -> None:
         super().__init__(size * host_to_device_ratio, page_size, dtype, device, kvcache, need_sort)
-        self._device_size, self._ratio = size, host_to_device_ratio
-        self.core = self._new_core()
+        self.core = backends.hot_pools(size, page_size, device, need_sort, host_to_device_ratio)
         self._hot_mapping = SlotMapping(self.size, page_size, device, self.core.device_slots)
         self.mappings = (self._hot_mapping,)
         self._scratch_size = self._buffer_size = 0
@@ -155,9 +154,6 @@ class HiSparseTokenToKVPoolAllocator(HotCalls, CoreCalls, BaseTokenToKVPoolAlloc
         """Slots that a request takes besides those of its tokens: what its buffer lacks, and its scratch."""
         prefilled = -(-prefill_tokens // self.page_size) * self.page_size
         return max(0, self._buffer_size - prefilled) + (0 if has_req_pool_slot else self._scratch_size)
-
-    def _new_core(self) -> backends.HotPools:
-        return backends.hot_pools(self._device_size, self.page_size, self.device, self.need_sort, self._ratio)
 
     def _logical_calls(self) -> PoolCalls:
         """The logical side, whose slots have no device slots. Its frees free device slots too, if there are any."""
@@ -195,7 +191,9 @@ class DeepSeekV4HiSparseTokenToKVPoolAllocator(HotCalls, CoreCalls, WindowCalls,
         )
         self._size_full, self._size_swa = logical.size_full, logical.size_swa
         self.full_to_swa_index_mapping = logical.full_to_swa_index_mapping
-        self.core = logical.core = self._new_core()
+        order = "lowest" if logical.need_sort else "lifo"
+        sizes = logical.size_full, logical.size_swa, pool.size, logical.page_size
+        self.core = logical.core = CompressedHiSparseAllocator(*sizes, device=pool.device, order=order)
         self._hot_mapping = SlotMapping(
             self._kvcache.c4_logical_size,
             self.hisparse_page_size,
@@ -248,11 +246,6 @@ class DeepSeekV4HiSparseTokenToKVPoolAllocator(HotCalls, CoreCalls, WindowCalls,
         if len(entries) > place + 1 > 0:
             entries[[place, -1]] = entries[[-1, place]]
         return entries
-
-    def _new_core(self) -> CompressedHiSparseAllocator:
-        order = "lowest" if self.need_sort else "lifo"
-        sizes = self._size_full, self._size_swa, self.hisparse_kvcache.size, self.page_size
-        return CompressedHiSparseAllocator(*sizes, device=self.device, order=order)
 
     def _write_windows(self, slots: torch.Tensor | None) -> None:
         if slots is not None:
