@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from kvstead.allocators import UnifiedMambaSWAAllocator, UnifiedSWAAllocator
+from kvstead.allocators import ArenaSWAAllocator, UnifiedMambaSWAAllocator, UnifiedSWAAllocator
 from kvstead.errors import InvalidSize
 from kvstead.integrations.sglang.allocator.arena_calls import ArenaCalls, full_view, state_view, window_view
 from kvstead.integrations.sglang.allocator.arena_pool import ArenaPoolView, BufferCalls
@@ -33,7 +33,8 @@ class UnifiedSWAAllocatorBase(
     or other pools.
     """
 
-    core: UnifiedSWAAllocator
+    core: ArenaSWAAllocator
+    _core_type: type[UnifiedSWAAllocator | UnifiedMambaSWAAllocator] = UnifiedSWAAllocator
     swa_attn_allocator: ArenaPoolView
 
     swa_v2p_page_table = AttributeOf[torch.Tensor]("swa_attn_allocator.virtual_to_physical")
@@ -58,7 +59,7 @@ class UnifiedSWAAllocatorBase(
             raise InvalidSize(f"the sides are to have {full} and {window} slots. Give both sizes, or neither.")
         self.unified_buffer = unified_buffer
         unified_buffer.compact_lazily(lazy_compaction, forward_stream)
-        self.core = self._new_core()
+        self.core = self._core_type.over(unified_buffer.chain, order="fifo")
         if full is None or window is None:
             full = self.core.full_available_size()
             window = min(self.core.swa_available_size(), self.core.size)  # a window slot needs the id of a full one
@@ -140,9 +141,6 @@ class UnifiedSWAAllocatorBase(
         full, window = self.full_room(), self.core.swa_available_size()
         return f"#available: {self.available_size()}, #full-available: {full}, #swa-available: {window}, "
 
-    def _new_core(self) -> Any:
-        return UnifiedSWAAllocator.over(self.unified_buffer.chain, order="fifo")
-
 
 class UnifiedSWATokenToKVPoolAllocator(UnifiedSWAAllocatorBase):
     """A `UnifiedSWAAllocatorBase` of the two pools."""
@@ -151,6 +149,8 @@ class UnifiedSWATokenToKVPoolAllocator(UnifiedSWAAllocatorBase):
 class UnifiedMambaSWATokenToKVPoolAllocator(WindowStateAdmission, UnifiedSWAAllocatorBase):
     """A `UnifiedSWAAllocatorBase` with states in the pool "mamba". mamba_kvcache: what their slots index."""
 
+    _core_type = UnifiedMambaSWAAllocator
+
     def __init__(self, *, mamba_kvcache: Any, **settings: Any) -> None:
         super().__init__(**settings)
         self.mamba_allocator = state_view(self, mamba_kvcache)
@@ -158,6 +158,3 @@ class UnifiedMambaSWATokenToKVPoolAllocator(WindowStateAdmission, UnifiedSWAAllo
     def debug_print(self) -> str:
         """Figures for the scheduler's log line."""
         return f"{super().debug_print()}#mamba-available: {self.mamba_allocator.available_size()}, "
-
-    def _new_core(self) -> Any:
-        return UnifiedMambaSWAAllocator.over(self.unified_buffer.chain, order="fifo")
