@@ -56,14 +56,14 @@ class TreeEvents:
         self._recorder.record_store(self._view(leaf))
 
     def split(self, upper: Node, lower: Node) -> None:
-        """Divide the hashes."""
+        """Divide the hashes where the node is divided."""
         num_pages = upper.tokens.size // self._root._page_size  # noqa: SLF001 - a view of our own
         for kind in ("plain", "spaced"):
             if (values := self._hashes.get((lower, kind))) is not None:
                 self._hashes[upper, kind], self._hashes[lower, kind] = values[:num_pages], values[num_pages:]
 
     def joined(self, upper: Node, lower: Node) -> None:
-        """Unite the hashes."""
+        """Put the hashes of both in one list."""
         for kind in ("plain", "spaced"):
             if (values := self._hashes.pop((upper, kind), None)) is not None:
                 self._hashes[lower, kind] = values + self._hashes[lower, kind]

@@ -155,11 +155,11 @@ class WindowAdmission(ArenaAdmission):
 
     @abstractmethod
     def full_available_size(self) -> int:
-        """See `UnifiedSWAAllocatorBase`."""
+        """Full slots that can be handed out, as `UnifiedSWAAllocatorBase` says."""
 
     @abstractmethod
     def swa_available_size(self) -> int:
-        """See `UnifiedSWAAllocatorBase`."""
+        """Window slots that can be handed out, as `UnifiedSWAAllocatorBase` says."""
 
     def _demand(self, num_tokens: int) -> dict[str, int]:
         return self._side_demand(num_tokens, num_tokens)
