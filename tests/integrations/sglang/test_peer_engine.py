@@ -6,10 +6,11 @@ Every run is a process of its own, on a CPU, with SGLang's checks of its pools o
 import json
 import subprocess
 import sys
+from dataclasses import replace
 
 import pytest
 from engine.client import Engines, environment
-from engine.configurations import DEFAULT, SOAK
+from engine.configurations import DEFAULT, SOAK, Configuration
 from engine.driver import CHECKS
 from engine.models import model_path
 
@@ -25,8 +26,8 @@ def engines(tmp_path_factory):
         yield made
 
 
-def assert_sound(run, library):
-    """A run ended, on the classes of `library`, with all requests answered and SGLang's checkers content."""
+def assert_sound(run, library, tree="sglang"):
+    """A run ended, on allocators of `library` and a cache of `tree`, all answered, and SGLang's checkers content."""
     assert not run["error"], run["error"]
     assert run["unfinished"] == []
     assert run["flushed"] == [True]
@@ -35,11 +36,15 @@ def assert_sound(run, library):
     assert len(run["checks"]) == len(CHECKS) + 2
     assert all(run["checks"].values())
     assert run["types"]["allocator"].startswith(f"{library}.")
-    assert run["types"]["tree"].startswith("sglang.")
+    assert run["types"]["tree"].startswith(f"{tree}.")
 
 
 def retractions(run):
     return sum(times for _, _, times in run["ends"].values())
+
+
+def hits(run):
+    return sum(tokens for _, tokens, _ in run["ends"].values())
 
 
 def assert_no_worse(theirs, ours, configuration):
@@ -93,6 +98,18 @@ def test_audit_is_silent_where_nothing_is_wrong(engines, configuration):
     assert_sound(theirs, "sglang")
     assert_sound(followed, "sglang")
     assert_identical(theirs, followed)
+
+
+@pytest.mark.parametrize("page_size", [1, 16])
+def test_kvstead_as_radix_cache_backend_finds_as_much(engines, page_size):
+    """On kvstead's own tree the scheduler does no worse than on SGLang's, and finds as many tokens in the cache."""
+    configuration = Configuration("llama", "llama", "stream", 16, page_size=page_size)
+    (theirs,) = engines.run(configuration, "off")
+    (ours,) = engines.run(replace(configuration, settings={"radix_cache_backend": "kvstead"}), "strict")
+    assert_sound(theirs, "sglang")
+    assert_sound(ours, "kvstead", "kvstead")
+    assert_no_worse(theirs, ours, configuration)
+    assert hits(ours) >= hits(theirs) > 0
 
 
 def test_whole_engine_serves(engines):
