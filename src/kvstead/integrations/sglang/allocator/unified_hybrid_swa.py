@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import torch
 
 from kvstead.allocators import ArenaSWAAllocator, UnifiedMambaSWAAllocator, UnifiedSWAAllocator
 from kvstead.errors import InvalidSize
+from kvstead.integrations.sglang.allocator.arena_admission import ArenaAdmission, StateAdmission
 from kvstead.integrations.sglang.allocator.arena_calls import ArenaCalls, full_view, state_view, window_view
 from kvstead.integrations.sglang.allocator.arena_pool import ArenaPoolView, BufferCalls
 from kvstead.integrations.sglang.allocator.base import BaseTokenToKVPoolAllocator
 from kvstead.integrations.sglang.allocator.core_calls import CoreCalls
 from kvstead.integrations.sglang.allocator.swa import SWATokenToKVPoolAllocator
-from kvstead.integrations.sglang.allocator.window_admission import WindowAdmission, WindowStateAdmission
+from kvstead.integrations.sglang.allocator.window_admission import EvictingStates, WindowAdmission
 from kvstead.integrations.sglang.allocator.window_calls import WindowCalls
 from kvstead.integrations.sglang.attribute_of import AttributeOf
 from kvstead.integrations.sglang.unified_memory_pool import UnifiedKVPool
@@ -21,7 +23,7 @@ from kvstead.integrations.sglang.unified_memory_pool import UnifiedKVPool
 
 @SWATokenToKVPoolAllocator.register  # SGLang asks by isinstance; the two share their calls, not their state
 class UnifiedSWAAllocatorBase(
-    WindowAdmission, ArenaCalls, BufferCalls, CoreCalls, WindowCalls, BaseTokenToKVPoolAllocator
+    WindowAdmission, ArenaAdmission, ArenaCalls, BufferCalls, CoreCalls, WindowCalls, BaseTokenToKVPoolAllocator
 ):
     """Slots in the pool "full" of `unified_buffer`, with window slots in "swa" until the window has moved on.
 
@@ -146,14 +148,24 @@ class UnifiedSWATokenToKVPoolAllocator(UnifiedSWAAllocatorBase):
     """A `UnifiedSWAAllocatorBase` of the two pools."""
 
 
-class UnifiedMambaSWATokenToKVPoolAllocator(WindowStateAdmission, UnifiedSWAAllocatorBase):
+class UnifiedMambaSWATokenToKVPoolAllocator(StateAdmission, UnifiedSWAAllocatorBase):
     """A `UnifiedSWAAllocatorBase` with states in the pool "mamba". mamba_kvcache: what their slots index."""
 
     _core_type = UnifiedMambaSWAAllocator
+    request_demand: Mapping[str, int] = {"state": 1}
 
     def __init__(self, *, mamba_kvcache: Any, **settings: Any) -> None:
         super().__init__(**settings)
         self.mamba_allocator = state_view(self, mamba_kvcache)
+
+    def create_prefill_budget(self, tree_cache: Any, *, num_mixed_decode_tokens: int = 0) -> Any:
+        """As `WindowAdmission.create_prefill_budget`; states that can be evicted count."""
+        budget = super().create_prefill_budget(tree_cache, num_mixed_decode_tokens=num_mixed_decode_tokens)
+        budget.allocator = EvictingStates(self, tree_cache)
+        return budget
+
+    def _token_bytes(self) -> int:
+        return self.full_attn_allocator.entry_bytes + self.swa_attn_allocator.entry_bytes
 
     def debug_print(self) -> str:
         """Figures for the scheduler's log line."""

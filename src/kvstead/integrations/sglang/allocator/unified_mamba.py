@@ -7,7 +7,7 @@ from typing import Any
 import torch
 
 from kvstead.allocators import ArenaAllocator, UnifiedMambaAllocator
-from kvstead.integrations.sglang.allocator.arena_admission import StateAdmission
+from kvstead.integrations.sglang.allocator.arena_admission import ArenaAdmission, StateAdmission
 from kvstead.integrations.sglang.allocator.arena_calls import ArenaCalls, full_view, state_view
 from kvstead.integrations.sglang.allocator.arena_pool import BufferCalls
 from kvstead.integrations.sglang.allocator.base import BaseTokenToKVPoolAllocator
@@ -16,7 +16,7 @@ from kvstead.integrations.sglang.unified_memory_pool import UnifiedKVPool
 
 
 class UnifiedMambaTokenToKVPoolAllocator(
-    ArenaCalls, BufferCalls, CoreCalls, StateAdmission, BaseTokenToKVPoolAllocator
+    StateAdmission, ArenaAdmission, ArenaCalls, BufferCalls, CoreCalls, BaseTokenToKVPoolAllocator
 ):
     """Slots for tokens in the pool "full" of `unified_buffer`, and for states in "mamba", one a request.
 
