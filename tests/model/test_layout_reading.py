@@ -285,11 +285,13 @@ def test_bytes_scale_with_the_dtype(dtype, size):
 
 def test_files_without_a_configuration_are_refused(tmp_path):
     """A missing file, bad JSON or a JSON list raises and names the file."""
-    bad, rows = tmp_path / "bad.json", tmp_path / "rows.json"
+    bad, rows, deep = tmp_path / "bad.json", tmp_path / "rows.json", tmp_path / "deep.json"
     bad.write_text("{", encoding="utf-8")
+    deep.write_text("[" * 200_000, encoding="utf-8")
     rows.write_text("[1]", encoding="utf-8")
     for path, message in (
         (bad, "bad.json is not JSON"),
+        (deep, "deep.json is not JSON"),
         (rows, "holds a list"),
         (tmp_path, "config.json cannot be read"),
     ):

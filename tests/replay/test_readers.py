@@ -294,3 +294,10 @@ def test_production_trace_equals_its_rows():
     assert np.array_equal(trace.arrivals, [row["timestamp"] / 1000 for row in rows])
     assert trace.output_lens.tolist() == [row["output_length"] for row in rows]
     assert [trace.blocks(i).tolist() for i in range(len(trace))] == [row["hash_ids"] for row in rows]
+
+
+@pytest.mark.parametrize("line", ['a,"' + "x" * 200_000 + '"', "a,b\rc,d\re,f"], ids=["large cell", "carriage returns"])
+def test_lines_that_are_no_csv_are_refused_with_their_number(write, line):
+    """A cell that no CSV reader takes, and lines that end with carriage returns alone: an error that names the line."""
+    with pytest.raises(TraceError, match="line 1"):
+        read_trace(write(line + "\n"))

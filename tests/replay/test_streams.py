@@ -1,6 +1,7 @@
 import gzip
 import io
 import sys
+from types import SimpleNamespace
 
 import pytest
 import zstandard
@@ -8,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kvstead.errors import TraceError
-from kvstead.replay.streams import read_lines, source_name
+from kvstead.replay.streams import LONGEST_LINE, read_lines, source_name
 
 TEXT = "first\nsecond\n\nlast"
 LINES = ["first", "second", "", "last"]
@@ -98,3 +99,41 @@ def test_lines_are_those_of_the_text(tmp_path_factory, chunks):
     path = tmp_path_factory.mktemp("lines") / "trace"
     path.write_text(text)
     assert list(read_lines(path)) == text.splitlines()
+
+
+class Endless(io.RawIOBase):
+    """Bytes without a line feed and without an end."""
+
+    def readinto(self, buffer):
+        """Fill the buffer."""
+        buffer[:] = b"x" * len(buffer)
+        return len(buffer)
+
+    def readable(self):
+        """Yes."""
+        return True
+
+
+@pytest.mark.parametrize("pack", PACKERS.values(), ids=PACKERS)
+def test_line_without_an_end_is_refused(tmp_path, pack):
+    """A line of more than 16 MiB is no line of a trace, packed or not; those before it are read."""
+    path = tmp_path / "file"
+    path.write_bytes(pack(b"one\n" + b"\0" * (40 << 20)))
+    lines = read_lines(path)
+    assert next(lines) == "one"
+    with pytest.raises(TraceError, match=r"file, line 2 has more than 16 MiB without a line feed\. A trace has"):
+        next(lines)
+
+
+def test_endless_input_is_refused(monkeypatch):
+    """What never ends is read as far as the longest line."""
+    monkeypatch.setattr(sys, "stdin", SimpleNamespace(buffer=io.BufferedReader(Endless())))
+    with pytest.raises(TraceError, match="standard input, line 1 has more than"):
+        next(read_lines("-"))
+
+
+def test_longest_line_is_read(tmp_path):
+    """Lines up to the limit are read whole, whatever blocks they come in."""
+    long = "y" * LONGEST_LINE
+    (tmp_path / "file").write_text(f"a\n{long}\n\n{long}")
+    assert list(read_lines(tmp_path / "file")) == ["a", long, "", long]

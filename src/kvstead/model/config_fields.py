@@ -32,7 +32,7 @@ def read_fields(source: ConfigSource, name: str | None) -> Fields:
         config = json.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise LayoutError(f"{path} cannot be read: {error.strerror}. {way_out}") from error
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise LayoutError(f"{path} is not JSON: {error}. {way_out}") from error
     if not isinstance(config, dict):
         raise LayoutError(f"{path} holds a {type(config).__name__}, not an object. {way_out}")

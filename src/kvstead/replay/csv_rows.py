@@ -105,5 +105,10 @@ def columns_of(header: str) -> list[str]:
 
 
 def _split(line: str) -> list[str]:
-    """The cells of a line; most lines have no quotes and need no CSV reader."""
-    return next(csv.reader([line]), []) if '"' in line else line.split(",")
+    """The cells of a line; most lines have no quotes and need no CSV reader. What is no CSV is one cell."""
+    if '"' not in line:
+        return line.split(",")
+    try:
+        return next(csv.reader([line]), [])
+    except csv.Error:  # a cell of more than 128 KiB, or a carriage return outside of quotes
+        return [line]

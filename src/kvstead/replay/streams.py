@@ -15,6 +15,8 @@ from kvstead.errors import TraceError
 
 STANDARD_INPUT = "-"
 _CHUNK_BYTES = 1 << 16
+_PACKED_BYTES = 1 << 10  # compressed bytes taken at once: however well they are packed, they make some 32 MiB at most
+LONGEST_LINE = 16 << 20  # bytes
 
 
 class _Decompressor(Protocol):
@@ -41,7 +43,8 @@ def source_name(path: str | Path) -> str:
 def read_lines(path: str | Path) -> Iterator[str]:
     """Lines of a file, or of standard input for `-`, without their line ends; a byte order mark is dropped.
 
-    Raises `TraceError` when the source cannot be read, is damaged or cut short, or is not UTF-8.
+    Raises `TraceError` when the source cannot be read, is damaged or cut short, is not UTF-8, or has a line longer than
+    `LONGEST_LINE`, which no trace has.
     """
     name = source_name(path)
     number = 0
@@ -49,6 +52,11 @@ def read_lines(path: str | Path) -> Iterator[str]:
         with nullcontext(sys.stdin.buffer) if str(path) == STANDARD_INPUT else Path(path).open("rb") as stream:
             for number, line in enumerate(_split(_decompressed(stream)), start=1):
                 yield line.decode("utf-8-sig" if number == 1 else "utf-8").removesuffix("\r")
+    except _LineTooLong:
+        raise TraceError(
+            f"{name}, line {number + 1} has more than {LONGEST_LINE >> 20} MiB without a line feed. A trace has one "
+            "request a line: is this another kind of file?"
+        ) from None
     except UnicodeDecodeError as error:
         raise TraceError(
             f"{name}, line {number}: expected UTF-8 text, found byte {error.object[error.start]:#04x}. "
@@ -77,18 +85,31 @@ def _members(chunk: bytes, stream: BinaryIO, decompressor: Callable[[], _Decompr
     while chunk:
         if member.eof:
             member = decompressor()
-        yield member.decompress(chunk)
-        chunk = member.unused_data if member.eof else b""
+        packed, chunk = chunk[:_PACKED_BYTES], chunk[_PACKED_BYTES:]
+        yield member.decompress(packed)
+        chunk = (member.unused_data if member.eof else b"") + chunk
         chunk = chunk or stream.read(_CHUNK_BYTES)
     if not member.eof:
         raise EOFError("it ends too early")
 
 
+class _LineTooLong(Exception):
+    """A line has more than `LONGEST_LINE` bytes."""
+
+
 def _split(chunks: Iterator[bytes]) -> Iterator[bytes]:
     """Bytes cut at line feeds. The last line needs none."""
-    rest = b""
+    parts: list[bytes] = []  # of the line that is not at its end
+    length = 0
     for chunk in chunks:
-        *lines, rest = (rest + chunk).split(b"\n")
-        yield from lines
-    if rest:
-        yield rest
+        first, *others = chunk.split(b"\n")
+        parts.append(first)
+        length += len(first)
+        if length > LONGEST_LINE:
+            raise _LineTooLong
+        if others:
+            yield b"".join(parts)
+            yield from others[:-1]
+            parts, length = [others[-1]], len(others[-1])
+    if length:
+        yield b"".join(parts)
