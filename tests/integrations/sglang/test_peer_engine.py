@@ -6,10 +6,11 @@ Every run is a process of its own, on a CPU, with SGLang's checks of its pools o
 import json
 import subprocess
 import sys
+from dataclasses import replace
 
 import pytest
 from engine.client import Engines, environment
-from engine.configurations import DEFAULT, SOAK
+from engine.configurations import DEFAULT, ON_OUR_TREE, SOAK
 from engine.driver import CHECKS
 from engine.models import model_path
 
@@ -25,8 +26,11 @@ def engines(tmp_path_factory):
         yield made
 
 
-def assert_sound(run, library):
-    """A run ended, on the classes of `library`, with all requests answered and SGLang's checkers content."""
+def assert_sound(run, library, tree="sglang"):
+    """A run ended, on the classes of `library`, with all requests answered and SGLang's checkers content.
+
+    tree: whose prefix cache it had.
+    """
     assert not run["error"], run["error"]
     assert run["unfinished"] == []
     assert run["flushed"] == [True]
@@ -35,7 +39,12 @@ def assert_sound(run, library):
     assert len(run["checks"]) == len(CHECKS) + 2
     assert all(run["checks"].values())
     assert run["types"]["allocator"].startswith(f"{library}.")
-    assert run["types"]["tree"].startswith("sglang.")
+    assert run["types"]["tree"].startswith(f"{tree}.")
+
+
+def found(run):
+    """Tokens that requests found in the cache."""
+    return sum(cached for _, cached, _ in run["ends"].values())
 
 
 def retractions(run):
@@ -93,6 +102,23 @@ def test_audit_is_silent_where_nothing_is_wrong(engines, configuration):
     assert_sound(theirs, "sglang")
     assert_sound(followed, "sglang")
     assert_identical(theirs, followed)
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("configuration", parameters(ON_OUR_TREE))
+def test_our_tree_serves_the_same_answers(engines, configuration):
+    """With `--radix-cache-backend kvstead` every request gets the same tokens.
+
+    On pools of their own at least as many tokens are found in the cache, in no more steps.
+    """
+    (theirs,) = engines.run(configuration, "strict")
+    (ours,) = engines.run(replace(configuration, settings={"radix_cache_backend": "kvstead"}), "strict")
+    assert_sound(theirs, "kvstead")
+    assert_sound(ours, "kvstead", tree="kvstead")
+    assert ours["tokens"] == theirs["tokens"]
+    if not configuration.unified:
+        assert ours["steps"] <= theirs["steps"]
+        assert found(ours) >= found(theirs)
 
 
 def test_whole_engine_serves(engines):

@@ -30,6 +30,8 @@ class CacheInitParams:
     eviction_policy: str = "lru"
     eviction_policy_config: dict[str, Any] | None = None
     enable_kv_cache_events: bool = False
+    sliding_window_size: int | None = None
+    draft_swa_window: int = 0
 
 
 @dataclass(slots=True)
@@ -95,11 +97,13 @@ class DecLockRefResult(NamedTuple):
     delta: int | None = None
 
 
-class TreeLock(NamedTuple):
-    """One lock of a node, to be passed to `unlock`."""
+@dataclass(slots=True)
+class TreeLock:
+    """One lock of a node, to be passed to `unlock`; `swa_released` when it no longer keeps windows."""
 
     node: Any
     receipt: Any = None
+    swa_released: bool = False
 
 
 def engine_types() -> Any:

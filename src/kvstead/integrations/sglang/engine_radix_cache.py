@@ -1,11 +1,18 @@
-"""`RadixCache` as SGLang's engine takes it: a `BasePrefixCache` of SGLang's. Needs SGLang; `radix_cache` does not."""
+"""`RadixCache` and its kin as SGLang's engine takes them: a `BasePrefixCache` of SGLang's.
+
+Needs SGLang; `radix_cache` and `window_radix_cache` do not.
+"""
 
 from __future__ import annotations
 
 from sglang.srt.mem_cache.base_prefix_cache import BasePrefixCache
 
-from kvstead.integrations.sglang import radix_cache
+from kvstead.integrations.sglang import radix_cache, window_radix_cache
 
 
 class RadixCache(radix_cache.RadixCache, BasePrefixCache):  # type: ignore[misc]  # SGLang is untyped here
     """As `radix_cache.RadixCache`, with SGLang's own answers to what only other kinds of cache answer otherwise."""
+
+
+class WindowRadixCache(window_radix_cache.WindowRadixCache, BasePrefixCache):  # type: ignore[misc]  # as above
+    """As `window_radix_cache.WindowRadixCache`, with SGLang's own answers besides."""
