@@ -184,12 +184,10 @@ class Allocator:
     def free(self, slots: Integers) -> None:
         """Free the pages that `slots` lie in, and the pages linked to them.
 
-        slots: any integer tensor or array, in any order (another device than the CPU is copied to the host, which waits
-        for it). Slots of one page stand for that page once; at page size 1 a repeated slot raises. The caller may
-        overwrite `slots` at once. No slots: nothing happens.
-
-        Raises `ForeignPage` for padding or a slot outside the pool, `DoubleFree` for a page that nobody holds; then
-        nothing is changed. O(slots).
+        slots: any integer tensor or array, in any order (from another device it is copied to the host, which waits for
+        it). Slots of one page stand for that page once; at page size 1 a repeated slot raises. The caller may overwrite
+        `slots` at once. Raises `ForeignPage` for padding or a slot outside the pool, `DoubleFree` for a page that
+        nobody holds; then nothing is changed. O(slots).
         """
         array = to_host(slots)
         if array.size:
@@ -216,7 +214,6 @@ class Allocator:
         if not pages.size:
             return
         after = self._after_free()
-        # Queue them as single calls would.
         queued = np.concatenate(parts[::-1]) if self._pool.order == "lifo" else pages
         try:
             left = self._pool.leave(queued, after)
@@ -233,10 +230,7 @@ class Allocator:
             link.clear()
 
     def audit(self) -> None:
-        """Check that every page is free, live or parked, once, and the parked ones in the group, and check all links.
-
-        Raises `AuditError`. O(pages of all pools).
-        """
+        """Check all pages, links and the open group. Raises `AuditError`. O(pages of all pools)."""
         for pool in self.pools.values():
             pool.audit()
             in_group = sum(release.pages.size for release in self.free_group or () if release.pool is pool)
@@ -272,7 +266,7 @@ class Allocator:
         except BaseException:  # the arena's fence may raise anything
             self._pool.leave(pages)
             raise
-        assert linked is not None, "room for both was found"
+        assert linked is not None, "as above"
         windows.link(pages, linked)
         return pages
 
@@ -292,10 +286,7 @@ class Allocator:
                     self.free_group.append(Release(link.pool, left))
 
     def _release(self, pool: FreeList, pages: IntArray, after: int | None = None) -> None:
-        """Free live pages of one of the pools: at once, or when the open group ends. Raises as `FreeList.leave`.
-
-        after: what `_after_free` has said, for a caller that has changed something since.
-        """
+        """Free live pages of a pool, raising as `FreeList.leave`. after: what `_after_free` has said before."""
         left = pool.leave(pages, self._after_free() if after is None else after)
         if self.free_group is not None:
             self.free_group.append(Release(pool, left))

@@ -39,19 +39,7 @@ def side(kind: EntrySpec | int, name: str, page_size: int, place: Place) -> Entr
     return replace(spec, name=name, page_size=page_size, place=place)
 
 
-class _ArenaGroups(DefersFrees[Release]):
-    """The free group of an allocator on `chain`."""
-
-    chain: Chain
-
-    def free_group_end(self) -> None:
-        """As `DefersFrees.free_group_end`. An eager arena's fence is called first; if it raises, the group is open."""
-        if self.free_group and self.chain.eager:
-            self.chain.order()
-        super().free_group_end()
-
-
-class ArenaAllocator(_ArenaGroups, Allocator):
+class ArenaAllocator(DefersFrees[Release], Allocator):
     """A `PagedAllocator` whose pages lie in `pool` of `chain`, beside other pools that use the same bytes.
 
     Slots are virtual: they are handed out, freed and checked as ever, and `physical_slots` says where they lie now.
@@ -130,7 +118,7 @@ class UnifiedMambaAllocator(ArenaAllocator):
         return ArenaAllocator(chain, "full", order=order, has_states=True)
 
 
-class ArenaSWAAllocator(WindowSide, _ArenaGroups, Allocator):
+class ArenaSWAAllocator(WindowSide, DefersFrees[Release], Allocator):
     """An `SWAAllocator` on the pools "full" and "window" of a chain: neither side has a size of its own.
 
     Slots of both sides are virtual; `physical_slots` and `physical_window_slots` say where they lie now. `size` and

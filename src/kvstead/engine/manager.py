@@ -76,7 +76,6 @@ class KVCacheManager:
         storage: bool = True,
         device: str | torch.device = "cpu",
     ) -> None:
-        max_requests, max_length = whole(max_requests, "max_requests"), whole(max_length, "max_length")
         asked = MemoryRequest(
             pool_layout, page_size, num_bytes, num_slots, num_window_slots, num_states, window_ratio, expected_length
         )
@@ -91,8 +90,7 @@ class KVCacheManager:
         self.rows = rows = Rows(max_requests, max_length, plan.page_size, tree.root)
         self.table, self.num_tokens, self.computed = rows.table, rows.known, rows.computed
         self.protected, self.prefix_cache = rows.protected, prefix_cache
-        interval = whole(state_interval, "state_interval")
-        self._growth = growth = RowCapacity(memory, tree, rows, interval, prefix_cache=prefix_cache)
+        self._growth = growth = RowCapacity(memory, tree, rows, state_interval, prefix_cache=prefix_cache)
         self.capacity, self.row_windows, self.row_states = growth.capacity, growth.windows, growth.states
         self._prefixes = RowPrefixes(memory, tree, rows, growth, is_kept=prefix_cache)
 

@@ -130,6 +130,7 @@ def plan_memory(layout: ModelLayout, asked: MemoryRequest, max_requests: int, ma
         )
     if layout.full_bytes_per_token and (layout.window_rule is not None or layout.state_bytes):
         return _divided(layout, asked)
+    max_requests, max_length = whole(max_requests, "max_requests"), whole(max_length, "max_length")
     return _one_side(layout, asked, max_requests * -(-max_length // asked.page_size))
 
 

@@ -25,6 +25,7 @@ from kvstead.engine.memory import Memory
 from kvstead.engine.rows import Rows
 from kvstead.errors import InvalidSize
 from kvstead.kernels.array_types import IntArray
+from kvstead.kernels.arrays import whole
 from kvstead.pages.amounts import Amounts
 from kvstead.prefix import Node, PrefixTree
 
@@ -42,6 +43,7 @@ class RowStates:
     def __init__(
         self, rows: Rows, tree: PrefixTree, memory: Memory, allocator: StateAllocator, capacity: Capacity, interval: int
     ) -> None:
+        interval = whole(interval, "state_interval")
         if interval < 1:
             raise InvalidSize(f"state_interval is {interval}. It must be 1 or more tokens.")
         num_rows = rows.table.num_rows + 1

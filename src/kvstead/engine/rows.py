@@ -36,7 +36,8 @@ class Rows:
 
     def __init__(self, num_rows: int, width: int, page_size: int, root: Node) -> None:
         self.table = RequestTable(num_rows, width)
-        self.ids = np.empty((num_rows + 1, width + 1), dtype=np.int32)
+        num_rows = self.table.num_rows
+        self.ids = np.empty((num_rows + 1, self.table.width + 1), dtype=np.int32)
         self.known: IntArray = np.zeros(num_rows + 1, dtype=np.int64)
         self.computed: IntArray = np.zeros(num_rows + 1, dtype=np.int64)
         self.protected: IntArray = np.zeros(num_rows + 1, dtype=np.int64)

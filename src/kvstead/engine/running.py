@@ -59,6 +59,10 @@ class RunningRequests:
             self._decoding = np.array(rows, dtype=np.int64)
         return self._decoding
 
+    def held_after(self, step: int) -> list[Request]:
+        """Active requests that a step after `step` holds, the last admitted first."""
+        return [request for row, request in reversed(self.active.items()) if self.last_step[row] > step]
+
     def pop_ended(self, step: int) -> list[Request]:
         """Take out the requests that ended and that no step after `step` holds."""
         return [self.ended.pop(row) for row in list(self.ended) if self.last_step[row] <= step]

@@ -19,12 +19,12 @@ import torch
 
 from kvstead.engine.admission import Admission
 from kvstead.engine.manager import KVCacheManager
-from kvstead.engine.request import Request, Status, checked, token_ids
+from kvstead.engine.request import Request, Status, checked
 from kvstead.engine.running import RunningRequests
 from kvstead.engine.step import Chunk, Outcome, Pending, Runner, Step
 from kvstead.errors import InvalidSize, RequestError
 from kvstead.kernels.array_types import IntArray
-from kvstead.kernels.arrays import Integers, to_host, whole
+from kvstead.kernels.arrays import Integers, whole
 
 _NO_ROWS: IntArray = np.empty(0, dtype=np.int64)
 
@@ -35,7 +35,6 @@ class Scheduler:
     chunk_tokens: tokens computed in a step at most; longer prompts are cut into chunks. max_running: requests on the
     memory at once (by default as many as there are rows). decode_headroom: tokens of growth that are kept in reserve
     for every running request when another is admitted. overlap: plan a step before the last one has been processed.
-
     Raises `InvalidSize` for limits below 1.
     """
 
@@ -49,14 +48,13 @@ class Scheduler:
         overlap: bool = False,
     ) -> None:
         num_rows = manager.table.num_rows
-        chunk_tokens, decode_headroom = whole(chunk_tokens, "chunk_tokens"), whole(decode_headroom, "decode_headroom")
         max_running = num_rows if max_running is None else whole(max_running, "max_running")
         self.manager = manager
         self._may_wait = manager.memory.may_wait
         self._lengths = manager.table.lengths
-        self.chunk_tokens = chunk_tokens
+        self.chunk_tokens = whole(chunk_tokens, "chunk_tokens")
         self.max_running = min(max_running, num_rows)
-        self.admission = Admission(manager, decode_headroom, overlap=overlap)
+        self.admission = Admission(manager, whole(decode_headroom, "decode_headroom"), overlap=overlap)
         self.overlap = overlap
         if min(self.chunk_tokens, self.max_running) < 1 or decode_headroom < 0:
             raise InvalidSize(
@@ -66,8 +64,7 @@ class Scheduler:
         self.waiting: deque[Request] = deque()
         self.num_retractions = 0
         self._running = RunningRequests(num_rows)
-        self._planned = 0
-        self._processed = 0
+        self._planned = self._processed = 0
         self._in_flight: tuple[Step, Pending] | None = None
 
     @property
@@ -81,10 +78,9 @@ class Scheduler:
         return not (self.waiting or self._running) and self._planned == self._processed
 
     def add(self, request: Request) -> bool:
-        """Queue a request. False if it can never fit: then it is rejected and `request.reason` says why.
+        """Queue a request, its prompt copied. False if it can never fit: then `request.reason` says why.
 
-        The prompt is copied. Raises `RequestError` for a prompt that is empty or no token ids, nothing to generate, a
-        request that was added before, and for an id, a namespace or stop tokens of a kind that cannot be used.
+        Raises `RequestError` for a request that is not new, or whose parts are of a kind that cannot be used.
         """
         checked(request)
         request.reason = self.admission.why_never(request)
@@ -106,11 +102,7 @@ class Scheduler:
             self._end(request, Status.ABORTED)
 
     def step(self, runner: Runner) -> Outcome | None:
-        """Plan and launch the next step, and process the results of the one that is due; None when nothing was due.
-
-        If the runner raises, or returns tokens that `process` refuses, the steps under way are dropped (`drop`) and the
-        error goes on: call `step` again to retry, or abort requests first.
-        """
+        """Plan and launch the next step, and process the one that is due, if any; on any error, `drop` them first."""
         try:
             planned = self.schedule()
             launched = None if planned is None else (planned, runner.launch(planned))
@@ -121,23 +113,16 @@ class Scheduler:
             raise
 
     def drop(self) -> None:
-        """Give up all steps that were planned and not processed, for a runner that failed.
+        """Give up the steps that were planned and not processed, if any, for a runner that failed.
 
-        Their requests go back to the front of the queue with the tokens that are known of them; those that had ended
-        give back their memory. What earlier steps computed stays cached, but for models with recurrent states, which a
-        failed step may have changed. Does nothing without such a step.
+        Their requests wait again, before all others, with the tokens that are known of them. Nothing more of them is
+        cached: a failed step may have changed a recurrent state.
         """
-        running, self._in_flight = self._running, None
-        for request in reversed([each for row, each in running.active.items() if self._is_held(row)]):
-            running.leave(request)
-            known = self.manager.known_tokens(request.row)
-            if self.manager.state_bytes:
-                self.manager.abort(request.row)
-            else:
-                self.manager.finish(request.row)
-            request.tokens, request.status = known, Status.WAITING
-            self.waiting.appendleft(request)
-        for request in running.pop_ended(self._planned):
+        self._in_flight = None
+        for request in self._running.held_after(self._processed):
+            self._back_to_queue(request)
+            self.manager.abort(request.row)
+        for request in self._running.pop_ended(self._planned):
             self.manager.abort(request.row)
         self._planned = self._processed
         self.admission.forget_refusal()
@@ -145,8 +130,8 @@ class Scheduler:
     def schedule(self) -> Step | None:
         """Plan the next step and allocate its slots; None when there is nothing to do.
 
-        With a step under way, None can also mean: process its results first, some request has to be retracted. Where
-        pages may not move at times, it can also mean that a request waits for that.
+        None can also mean that a step under way has to be processed before a request can be retracted, or, where pages
+        may not move at times, that a request waits for that.
         """
         if self.manager.state_bytes:
             self.manager.checkpoint(np.array(list(self._running.active), dtype=np.int64))
@@ -167,20 +152,11 @@ class Scheduler:
         return Step(self._planned, rows, lengths, slots, tuple(chunks))
 
     def process(self, step: Step, tokens: Integers) -> Outcome:
-        """Take in a step's results: token ids, first of its rows, then of its chunks. Steps come in order.
-
-        Frees are parked while this runs and take effect together at its end.
-        """
+        """Take in the next step's results: a token for each row, then for each chunk. Frees take effect at its end."""
         if step.index != self._processed + 1:
             raise RequestError(f"step {step.index} cannot follow step {self._processed}. Process steps in order.")
-        sampled = to_host(tokens)
-        if sampled.size != step.rows.size + len(step.chunks):
-            raise RequestError(
-                f"{sampled.size} tokens came for {step.rows.size} rows and {len(step.chunks)} chunks. Give each one."
-            )
-        if step.chunks:
-            token_ids(sampled[step.rows.size :])
-        rows, lengths, row_tokens = step.rows, step.lengths, sampled[: step.rows.size]
+        row_tokens, chunk_tokens = step.divide(tokens)
+        rows, lengths = step.rows, step.lengths
         if self._running.ended:
             active = np.array([row not in self._running.ended for row in rows.tolist()], dtype=bool)
             rows, lengths, row_tokens = rows[active], lengths[active], row_tokens[active]
@@ -189,7 +165,7 @@ class Scheduler:
         outcome = Outcome(step)
         with self.manager.defer_frees():
             self._process_rows(rows, lengths, row_tokens, outcome)
-            self._process_chunks(step, sampled[step.rows.size :], outcome)
+            self._process_chunks(step, chunk_tokens, outcome)
             for request in self._running.pop_ended(step.index):
                 self._release(request)
         return outcome
@@ -198,7 +174,7 @@ class Scheduler:
         """Rows that decode, their new lengths and slots; no slots when these have to wait."""
         while True:
             rows = self._running.decoding()
-            if self._is_under_way():  # a row that reaches its end with the step under way takes no further slot
+            if self._planned > self._processed:  # a row that ends with the step under way takes no further slot
                 rows = rows[self._lengths[rows] + 1 < self._running.target[rows]]
             slots = self.manager.decode(rows)
             if slots is not None:
@@ -264,11 +240,15 @@ class Scheduler:
         """Take the request that was admitted last off the memory, and put it first in the queue."""
         assert len(self._running.active) > 1, "a request that runs alone fits; `add` has checked that"
         request = self._running.active[next(reversed(self._running.active))]
-        self._running.leave(request)
-        request.tokens = self.manager.retract(request.row)
-        request.status = Status.WAITING
+        self._back_to_queue(request)
+        self.manager.finish(request.row)
         request.num_retractions += 1
         self.num_retractions += 1
+
+    def _back_to_queue(self, request: Request) -> None:
+        """Put a running request first in the queue, with the tokens that are known of it; it still has its memory."""
+        self._running.leave(request)
+        request.tokens, request.status = self.manager.known_tokens(request.row), Status.WAITING
         self.waiting.appendleft(request)
 
     def _process_rows(self, rows: IntArray, lengths: IntArray, tokens: IntArray, outcome: Outcome) -> None:
@@ -304,7 +284,7 @@ class Scheduler:
         request.tokens = self.manager.known_tokens(row)
         request.status = status
         self._running.leave(request)
-        if self._is_held(row):
+        if self._running.last_step[row] > self._processed:
             self._running.ended[row] = request
         else:
             self._release(request)
@@ -315,13 +295,6 @@ class Scheduler:
         else:
             self.manager.abort(request.row)
 
-    def _is_held(self, row: int) -> bool:
-        """Whether a step that was not processed yet holds the row."""
-        return bool(self._running.last_step[row] > self._processed)
-
-    def _is_under_way(self) -> bool:
-        return self._planned > self._processed
-
     def _must_wait(self) -> bool:
         """Whether no request can be retracted: results are due first, or a single one waits until pages may move."""
-        return self._is_under_way() or (len(self._running.active) == 1 and self._may_wait)
+        return self._planned > self._processed or (len(self._running.active) == 1 and self._may_wait)

@@ -7,9 +7,10 @@ from typing import Protocol
 
 import torch
 
-from kvstead.engine.request import Request
+from kvstead.engine.request import Request, token_ids
+from kvstead.errors import RequestError
 from kvstead.kernels.array_types import IntArray
-from kvstead.kernels.arrays import Integers
+from kvstead.kernels.arrays import Integers, to_host
 
 
 @dataclass(slots=True)
@@ -38,6 +39,17 @@ class Step:
     lengths: IntArray
     slots: torch.Tensor
     chunks: tuple[Chunk, ...]
+
+    def divide(self, tokens: Integers) -> tuple[IntArray, IntArray]:
+        """The tokens of its rows and those of its chunks. Raises `RequestError` where one is missing or no token id."""
+        sampled, num_rows = to_host(tokens), self.rows.size
+        if sampled.size != num_rows + len(self.chunks):
+            raise RequestError(
+                f"{sampled.size} tokens came for {num_rows} rows and {len(self.chunks)} chunks. Give each one."
+            )
+        if self.chunks:
+            token_ids(sampled[num_rows:])
+        return sampled[:num_rows], sampled[num_rows:]
 
     @property
     def num_tokens(self) -> int:

@@ -52,9 +52,14 @@ def end(releases: Iterable[tuple[Any, Any]] | None) -> None:
 
 
 class DefersFrees(Generic[R]):
-    """Opens and ends the group: `free_group` is None (frees take effect at once) or the list of parked releases."""
+    """Opens and ends the group: `free_group` is None (frees take effect at once) or the list of parked releases.
+
+    chain: the pools of an arena, for an allocator on one. Where pages move at every free, its fence is called before
+    the group ends; if it raises, the group stays open.
+    """
 
     free_group: list[R] | None
+    chain: Any = None
 
     def free_group_begin(self) -> None:
         """Open a group: from now on frees are parked. Raises `FreeGroupError` when one is open."""
@@ -62,6 +67,8 @@ class DefersFrees(Generic[R]):
 
     def free_group_end(self) -> None:
         """Close the group and make available all that is parked in it. Without an open group nothing happens."""
+        if self.free_group and self.chain is not None and self.chain.eager:
+            self.chain.order()
         group, self.free_group = self.free_group, None
         end(group)
 

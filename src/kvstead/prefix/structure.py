@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from itertools import pairwise
+from typing import Protocol
 
 import numpy as np
 
@@ -53,12 +54,29 @@ def path_up(node: Node, root: Node) -> list[Node]:
     return path
 
 
+class Watcher(Protocol):
+    """Is told of every change of a tree's nodes, which is whole by then, but for nodes that are about to leave."""
+
+    def hung(self, leaf: Node) -> None:
+        """A new leaf hangs in the tree."""
+
+    def split(self, upper: Node, lower: Node) -> None:
+        """`upper` has taken the leading tokens of `lower` and hangs above it."""
+
+    def joined(self, upper: Node, lower: Node) -> None:
+        """`lower` has taken the tokens of `upper`, which is gone."""
+
+    def leaving(self, nodes: Sequence[Node]) -> None:
+        """Nodes are about to leave the tree; what they held is free already."""
+
+
 class TreeStructure:
     """The shape of one tree. components: the tree's list, which may still grow."""
 
     def __init__(self, page_size: int, components: list[Component]) -> None:
         self._page_size = page_size
         self._components = components
+        self.watchers: list[Watcher] = []
 
     def usable(self, path: Sequence[Node], length: int) -> int:
         """The longest prefix, of `length` tokens at most, that satisfies every component."""
@@ -102,6 +120,8 @@ class TreeStructure:
             parent.children[key] = leaf
             for component in self._components:
                 component.adopt(leaf)
+            for watcher in self.watchers:
+                watcher.hung(leaf)
             parent = leaf
         return parent
 
@@ -118,6 +138,8 @@ class TreeStructure:
         upper.children[lower.key] = lower
         for component in self._components:
             component.split(upper, lower)
+        for watcher in self.watchers:
+            watcher.split(upper, lower)
         return upper
 
     def join(self, upper: Node) -> None:
@@ -136,6 +158,8 @@ class TreeStructure:
         parent.children[upper.key] = lower
         for component in self._components:
             component.join(upper, lower)
+        for watcher in self.watchers:
+            watcher.joined(upper, lower)
 
     def use(self, node: Node, now: int, num_hits: int, priority: int) -> None:
         """Note that the path down to `node` is used now. A parent's priority is at least its children's."""
@@ -152,6 +176,8 @@ class TreeStructure:
         """Take nodes out of the tree, which clears `parent`, and free what they held; raises before any change."""
         for component in self._components:
             component.release(nodes)
+        for watcher in self.watchers:
+            watcher.leaving(nodes)
         for node in nodes:
             assert node.parent is not None, "the root stays"
             del node.parent.children[node.key]

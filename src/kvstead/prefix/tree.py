@@ -26,7 +26,7 @@ from kvstead.prefix.node import Insertion, Match, Namespace, Node, Tokens, Windo
 from kvstead.prefix.queue import policy_named
 from kvstead.prefix.slot_pools import SlotPool, StateSlots, window_pool
 from kvstead.prefix.state import StateComponent
-from kvstead.prefix.structure import NO_PAGES, TreeStructure, audit_structure, path_up, walk
+from kvstead.prefix.structure import NO_PAGES, TreeStructure, Watcher, audit_structure, path_up, walk
 from kvstead.prefix.window import WindowComponent
 
 _PLAIN = Namespace()
@@ -71,6 +71,10 @@ class PrefixTree:
             self._states = StateComponent(states, rank, self._full, self._structure)
             self._components.insert(0, self._states)  # its pool may refuse, when nothing has changed yet
         self._eviction = Eviction(allocator, self._full, self._components, self._structure)
+
+    def watch(self, watcher: Watcher) -> None:
+        """Have somebody told of every change of the nodes from now on."""
+        self._structure.watchers.append(watcher)
 
     def evictable(self) -> Amounts:
         """Pages of each side that eviction can free. O(sides)."""

@@ -64,6 +64,10 @@ class Scheduler:
         return SimpleNamespace(internal_state={"steps": 1})
 
 
+class KVCacheEventRecorder(SimpleNamespace):
+    """What records events; it keeps what it was made with."""
+
+
 class BasePrefixCache:
     """The base of SGLang's caches."""
 
@@ -74,6 +78,7 @@ def install(monkeypatch, version="0.5.23"):
     memory = SimpleNamespace(enable_hierarchical_cache=False)
     module(monkeypatch, "sglang.srt.plugins.hook_registry", HookRegistry=registry, HookType=HookType)
     module(monkeypatch, "sglang.srt.mem_cache.base_prefix_cache", BasePrefixCache=BasePrefixCache)
+    module(monkeypatch, "sglang.srt.mem_cache.events", KVCacheEventRecorder=KVCacheEventRecorder)
     module(monkeypatch, "sglang.srt.runtime_context", get_memory=lambda: memory)
     module(monkeypatch, "sglang.srt.managers.scheduler", Scheduler=type("Scheduler", (Scheduler,), {}))
     module(monkeypatch, "sglang.srt.model_executor.model_runner", ModelRunner=type("ModelRunner", (), {}))

@@ -10,7 +10,7 @@ from dataclasses import replace
 
 import pytest
 from engine.client import Engines, environment
-from engine.configurations import DEFAULT, ON_OUR_TREE, SOAK
+from engine.configurations import DEFAULT, ON_OUR_TREE, SOAK, Configuration
 from engine.driver import CHECKS
 from engine.models import model_path
 
@@ -27,10 +27,7 @@ def engines(tmp_path_factory):
 
 
 def assert_sound(run, library, tree="sglang"):
-    """A run ended, on the classes of `library`, with all requests answered and SGLang's checkers content.
-
-    tree: whose prefix cache it had.
-    """
+    """A run ended, on allocators of `library` and a cache of `tree`, all answered, and SGLang's checkers content."""
     assert not run["error"], run["error"]
     assert run["unfinished"] == []
     assert run["flushed"] == [True]
@@ -42,13 +39,12 @@ def assert_sound(run, library, tree="sglang"):
     assert run["types"]["tree"].startswith(f"{tree}.")
 
 
-def found(run):
-    """Tokens that requests found in the cache."""
-    return sum(cached for _, cached, _ in run["ends"].values())
-
-
 def retractions(run):
     return sum(times for _, _, times in run["ends"].values())
+
+
+def hits(run):
+    return sum(tokens for _, tokens, _ in run["ends"].values())
 
 
 def assert_no_worse(theirs, ours, configuration):
@@ -118,7 +114,19 @@ def test_our_tree_serves_the_same_answers(engines, configuration):
     assert ours["tokens"] == theirs["tokens"]
     if not configuration.unified:
         assert ours["steps"] <= theirs["steps"]
-        assert found(ours) >= found(theirs)
+        assert hits(ours) >= hits(theirs)
+
+
+@pytest.mark.parametrize("page_size", [1, 16])
+def test_kvstead_as_radix_cache_backend_finds_as_much(engines, page_size):
+    """On kvstead's own tree the scheduler does no worse than on SGLang's, and finds as many tokens in the cache."""
+    configuration = Configuration("llama", "llama", "stream", 16, page_size=page_size)
+    (theirs,) = engines.run(configuration, "off")
+    (ours,) = engines.run(replace(configuration, settings={"radix_cache_backend": "kvstead"}), "strict")
+    assert_sound(theirs, "sglang")
+    assert_sound(ours, "kvstead", "kvstead")
+    assert_no_worse(theirs, ours, configuration)
+    assert hits(ours) >= hits(theirs) > 0
 
 
 def test_whole_engine_serves(engines):

@@ -2,17 +2,20 @@
 
 import random
 from array import array
+from collections import Counter
 from itertools import product
 
 import peer
 import pytest
 import torch
 from radix_scripts import SIZE, CacheSide, run_script_of_whole_evictions, run_script_of_whole_nodes
+from sglang.srt.disaggregation.kv_events import AllBlocksCleared, BlockRemoved, BlockStored
 from sglang.srt.mem_cache import base_prefix_cache as types
 from sglang.srt.mem_cache import radix_cache as theirs
 from sglang.srt.mem_cache.cache_init_params import CacheInitParams
 
 from kvstead.errors import AuditError, LockUnderflow, OpenGroup
+from kvstead.integrations.sglang import engine_radix_cache as engine
 from kvstead.integrations.sglang import radix_cache as ours
 from kvstead.integrations.sglang.allocator.paged import PagedTokenToKVPoolAllocator
 
@@ -111,6 +114,56 @@ def test_methods_of_sglangs_base_work_on_ours():
     assert cache.evict_for_alloc(types.EvictParams(num_tokens=1)).num_tokens_evicted == 8
     assert cache.root_node_handle() == cache.root_node
     assert (cache.take_events(), cache.supports_swa(), cache.full_evictable_size()) == ([], False, 0)
+
+
+def apply(stored, events):
+    """What a listener has after events, counted: blocks of adapters without names are named alike."""
+    for event in events:
+        if isinstance(event, AllBlocksCleared):
+            stored.clear()
+        elif isinstance(event, BlockRemoved):
+            stored.subtract(event.block_hashes)
+        else:
+            assert isinstance(event, BlockStored)
+            before, size = event.parent_block_hash, event.block_size
+            assert before is None or stored[before] > 0, "a block follows one that is stored"
+            assert len(event.token_ids) == size * len(event.block_hashes)
+            stored.update(event.block_hashes)
+        assert min(stored.values(), default=0) >= 0
+
+
+@pytest.mark.parametrize("dynamo_format", [False, True])
+@pytest.mark.parametrize("page_size", PAGE_SIZES)
+def test_listeners_of_kv_events_see_the_same_blocks(page_size, dynamo_format):
+    """Whatever is inserted, split, evicted and reset, in any namespace: the same blocks with the same hashes."""
+    for seed in range(6):
+        rng = random.Random(seed)
+        sides, stored = [], [Counter(), Counter()]
+        for module, cls in ((theirs, peer.PagedTokenToKVPoolAllocator), (engine, PagedTokenToKVPoolAllocator)):
+            allocator = cls(SIZE, page_size, torch.bfloat16, "cpu", None, need_sort=False)
+            settings = {"enable_kv_cache_events": True, "dynamo_kv_event_format": dynamo_format}
+            cache = module.RadixCache(CacheInitParams(False, None, allocator, page_size, **settings))
+            sides.append(CacheSide(cache, allocator, types, theirs.RadixKey))
+        for _ in range(80):
+            ids = [rng.randrange(2) for _ in range(rng.randrange(1, 8 * page_size))]
+            namespace, verb = rng.choice([(None, None), ("lora", None), (None, "salt")]), rng.random()
+            for each in sides:
+                if verb < 0.7:
+                    each.insert(ids, namespace, 0)
+                elif verb < 0.95:
+                    each.match(ids, namespace)
+                elif verb < 0.98:
+                    each.evict(10**6)
+                else:
+                    each.cache.reset()
+                    each.allocator.clear()
+            for blocks, each in zip(stored, sides, strict=True):
+                apply(blocks, each.cache.take_events())
+            assert +stored[0] == +stored[1]
+        for each in sides:
+            each.evict(10**6)
+            apply(stored[sides.index(each)], each.cache.take_events())
+        assert [+blocks for blocks in stored] == [Counter(), Counter()]
 
 
 def ask_all(module, rng):

@@ -231,6 +231,7 @@ def test_tree_is_offered_as_a_backend(sglang, monkeypatch, mode):
     assert isinstance(tree, RadixCache)
     assert isinstance(tree, fake_sglang.BasePrefixCache)
     assert tree.page_size == 4
+    assert (tree.kv_events.enabled, tree.kv_events.page_size) == (False, 4)
 
 
 @pytest.mark.parametrize(

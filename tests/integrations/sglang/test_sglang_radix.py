@@ -373,6 +373,78 @@ def a_request(ids, row, namespace=(None, None), prompt_len=None):
     )
 
 
+class Recorder:
+    """Records events as SGLang's does: stores with the tokens of their pages, removals by the hashes of then."""
+
+    enabled = True
+
+    def __init__(self, page_size):
+        self.page_size = page_size
+        self.blocks = {}
+        self.num_cleared = 0
+
+    def hashes(self, node, *, spaced):
+        """A hash of each page and all before it, kept on the node."""
+        name = "event_hash_value" if spaced else "hash_value"
+        if getattr(node, name) is None:
+            above = getattr(node.parent, name) or [(node.key.extra_key, node.key.cache_salt) if spaced else "root"]
+            tokens, values = list(node.key.raw_token_ids()), [above[-1]]
+            for start in range(0, len(tokens), self.page_size):
+                values.append((values[-1], *tokens[start : start + self.page_size]))
+            setattr(node, name, values[1:])
+        return getattr(node, name)
+
+    def record_store(self, node):
+        """Note each page under its hashes."""
+        for plain, spaced in zip(self.hashes(node, spaced=False), self.hashes(node, spaced=True), strict=True):
+            assert spaced not in self.blocks
+            self.blocks[spaced] = plain
+
+    def record_remove(self, node):
+        """Forget each page."""
+        for spaced in self.hashes(node, spaced=True):
+            del self.blocks[spaced]
+
+    def record_all_cleared(self):
+        """Forget all."""
+        self.blocks.clear()
+        self.num_cleared += 1
+
+    def take(self):
+        """What there is."""
+        return sorted(map(repr, self.blocks))
+
+
+@pytest.mark.parametrize("page_size", PAGE_SIZES)
+def test_recorder_of_events_knows_every_page(page_size):
+    """Through inserts, splits, joins and evictions the recorder has one block for each cached page, hashes included."""
+
+    class Recording(RadixCache):
+        """A cache with a recorder."""
+
+        def _recorder(self, params):
+            return Recorder(params.page_size)
+
+    allocator = Adapter(page_size)
+    cache = Recording(Params(allocator, page_size))
+    rng = random.Random(page_size)
+    for _ in range(200):
+        ids = [rng.randrange(2) for _ in range(rng.randrange(1, 6 * page_size))]
+        extra, verb = rng.choice([None, "lora"]), rng.random()
+        if verb < 0.6 and (row := allocator.alloc(-(-len(ids) // page_size) * page_size)) is not None:
+            shared = insert(cache, ids, row[: len(ids)], extra_key=extra).prefix_len
+            whole = len(ids) - len(ids) % page_size
+            allocator.free_segment(row[:shared], start_pos=0)
+            allocator.free_segment(row[whole:], start_pos=whole)
+        elif verb < 0.8:
+            match(cache, ids, extra_key=extra)
+        else:
+            cache.evict(types.EvictParams(num_tokens=rng.randrange(20)))
+        assert len(cache.take_events()) * page_size == cache.total_size()
+    cache.reset()
+    assert (cache.take_events(), cache.kv_events.num_cleared) == ([], 2)
+
+
 class Engine:
     """Requests that start, checkpoint and finish on a cache, with the slots that a scheduler would give them."""
 

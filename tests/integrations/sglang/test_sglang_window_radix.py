@@ -215,3 +215,11 @@ def test_allocator_without_windows_on_the_host_is_refused():
     for stranger in (allocator, SimpleNamespace(page_size=4)):
         with pytest.raises(LayoutError, match=r"no pages with windows on the host.*\. Use"):
             WindowRadixCache(types.CacheInitParams(False, None, stranger, 4, sliding_window_size=WINDOW))
+
+
+def test_events_are_refused():
+    """Nothing says yet which blocks a reader of events may count on when a window is gone."""
+    params = types.CacheInitParams(False, None, Engine(4).allocator, 4, sliding_window_size=WINDOW)
+    params.enable_kv_cache_events = True
+    with pytest.raises(NotImplementedError, match=r"KV events of a tree with windows.*\. Leave"):
+        WindowRadixCache(params)

@@ -103,7 +103,7 @@ class Audit:
         return "\n".join(lines)
 
     def facts(self) -> dict[str, Any]:
-        """What `/server_info` shows."""
+        """What `/server_info` shows of the audit."""
         followed = list(self.pools.values())
         return {
             "pools": [pool.name for pool in followed],

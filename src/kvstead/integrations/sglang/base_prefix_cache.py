@@ -30,6 +30,8 @@ class CacheInitParams:
     eviction_policy: str = "lru"
     eviction_policy_config: dict[str, Any] | None = None
     enable_kv_cache_events: bool = False
+    dynamo_kv_event_format: bool = False
+    kv_event_lora_names: Any = None
     sliding_window_size: int | None = None
     draft_swa_window: int = 0
 

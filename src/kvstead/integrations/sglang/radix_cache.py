@@ -20,6 +20,7 @@ from kvstead.integrations.sglang.attribute_of import AttributeOf
 from kvstead.integrations.sglang.base_prefix_cache import CacheInitParams, engine_types
 from kvstead.integrations.sglang.radix_node import RadixKey, TreeNode
 from kvstead.integrations.sglang.token_codes import TokenCodes
+from kvstead.integrations.sglang.tree_events import TreeEvents
 from kvstead.integrations.sglang.tree_pools import UnboundPool, pool_of, slots_of
 from kvstead.kernels.array_types import IntArray
 from kvstead.kernels.arrays import to_device, to_host
@@ -41,7 +42,6 @@ class RadixCache(ABC):  # noqa: B024 - an ABC as SGLang's, so that subclasses ca
     `LayoutError` for pages of another size than the allocator's.
     """
 
-    kv_events = None
     is_eagle = False
 
     evictable_size_ = AttributeOf[int]("core.evictable_tokens")
@@ -50,13 +50,12 @@ class RadixCache(ABC):  # noqa: B024 - an ABC as SGLang's, so that subclasses ca
     def __init__(self, params: Any) -> None:
         if params.is_eagle:
             raise NotImplementedError(_NO_PAIRS)
-        if params.enable_kv_cache_events:
-            raise NotImplementedError("KV events are not supported. Turn them off, or use SGLang's own cache.")
         if params.eviction_policy_config:
             raise NotImplementedError(
                 f"eviction_policy_config {params.eviction_policy_config} is not supported. Leave it out."
             )
         self.disable: bool = params.disable
+        self.kv_events = self._recorder(params)
         self.req_to_token_pool = params.req_to_token_pool
         self.token_to_kv_pool_allocator = params.token_to_kv_pool_allocator
         self.page_size: int = params.page_size
@@ -74,12 +73,10 @@ class RadixCache(ABC):  # noqa: B024 - an ABC as SGLang's, so that subclasses ca
         dynamo_kv_event_format: bool = False,
         kv_event_lora_names: Any = None,
     ) -> Self:
-        """A cache without a table of requests, to simulate with: over `mock_allocator`, or over nothing.
-
-        It reports no KV events, so their format and names are not read.
-        """
+        """A cache without a table of requests, to simulate with: over `mock_allocator`, or over nothing."""
         params = CacheInitParams(disable, None, mock_allocator, page_size)
         params.enable_kv_cache_events = enable_kv_cache_events
+        params.dynamo_kv_event_format, params.kv_event_lora_names = dynamo_kv_event_format, kv_event_lora_names
         return cls(params)
 
     def reset(self) -> None:
@@ -87,6 +84,9 @@ class RadixCache(ABC):  # noqa: B024 - an ABC as SGLang's, so that subclasses ca
         self._codes = TokenCodes()
         self._pool, self.core = self._new_tree("lru" if self.disable else self.eviction_policy)
         self.root_node = TreeNode(self.core.root, self.page_size, self.device, self._codes)
+        if self.kv_events is not None and self.kv_events.enabled:
+            self.core.watch(TreeEvents(self.kv_events, self.root_node))
+            self.kv_events.record_all_cleared()
 
     def match_prefix(self, params: Any) -> Any:
         """Find the longest cached prefix of `params.key`, in whole pages: a `MatchResult`, which locks nothing."""
@@ -192,8 +192,8 @@ class RadixCache(ABC):  # noqa: B024 - an ABC as SGLang's, so that subclasses ca
         return f"{available + evictable} tokens can be used: {available} free, {evictable} cached and not locked\n"
 
     def take_events(self) -> list[Any]:
-        """KV events since the last call: always none."""
-        return []
+        """KV events since the last call; none unless they are enabled."""
+        return [] if self.kv_events is None else self.kv_events.take()
 
     def sanity_check(self) -> None:
         """Audit the tree. Raises `AuditError` for the first fault."""
@@ -212,6 +212,11 @@ class RadixCache(ABC):  # noqa: B024 - an ABC as SGLang's, so that subclasses ca
     def _new_tree(self, policy: str) -> tuple[SlotPool, PrefixTree]:
         pool = pool_of(self.token_to_kv_pool_allocator, self.page_size)
         return pool, PrefixTree(pool, policy=policy)
+
+    def _recorder(self, params: Any) -> Any:
+        """What records KV events, None without one. Raises `NotImplementedError` where they are asked for in vain."""
+        if params.enable_kv_cache_events:
+            raise NotImplementedError("KV events are SGLang's. Turn them off where SGLang is not loaded.")
 
     def _match(self, key: Any) -> Match:
         tokens, namespace = _read_key(key)

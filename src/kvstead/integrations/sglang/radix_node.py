@@ -137,8 +137,8 @@ class TreeNode:
 
     __slots__ = ("_codes", "_device", "_page_size", "core")
 
-    hash_value = None
-    event_hash_value = None
+    hash_value: list[str] | None = None
+    event_hash_value: list[str] | None = None
     host_value = None
     host_ref_counter = 0
     backuped = False

@@ -25,7 +25,7 @@ class WindowRadixCache(RadixCache):
 
     params: as for `RadixCache`, with `sliding_window_size` and `draft_swa_window`. A prefix is found up to where the
     larger of both is cached as well. Raises as `RadixCache`, and `LayoutError` for an allocator that keeps no windows
-    on the host.
+    on the host, `NotImplementedError` for KV events.
     """
 
     def __init__(self, params: Any) -> None:
@@ -109,6 +109,10 @@ class WindowRadixCache(RadixCache):
     def _new_tree(self, policy: str) -> tuple[SlotPool, PrefixTree]:
         pool = WindowedPool(self.token_to_kv_pool_allocator)
         return pool, PrefixTree(pool, policy=policy, window=self._window)
+
+    def _recorder(self, params: Any) -> None:
+        if params.enable_kv_cache_events:
+            raise NotImplementedError("KV events of a tree with windows are not supported. Leave the tree to SGLang.")
 
     def _take_over(self, req: Any, token_ids: Any, prompt_len: int) -> TreeNode:
         # The prompt is not split off: the windows of what follows go first anyway.

@@ -30,6 +30,8 @@ class Configuration:
         return asdict(self)
 
 
+NO_CACHE = {"disable_radix_cache": True}  # requests have nothing in common, and each end frees a row
+
 DEFAULT = [
     Configuration("llama", "llama"),
     Configuration("llama pages of 16", "llama", page_size=16),
@@ -40,9 +42,10 @@ DEFAULT = [
     Configuration("unified states evicted", "lfm2", "stream", 16, overlap=False, unified=True),
 ]
 
-# Not run, because SGLang 0.5.23 refuses them on a CPU: states with pages of more than one token or with overlapped
-# scheduling (that needs snapshots of states, which are CUDA kernels), windows only with pages of more than one token,
-# and HiSparse (the sparse attention that it is for, and its copies between host and device, are CUDA kernels).
+# Not run, because SGLang 0.5.23 refuses them on a CPU or turns them off: states with pages of more than one token or
+# with overlapped scheduling (both need snapshots of states, on a GPU), windows only with pages of more than one token,
+# and HiSparse (it is for sparse attention, which is FlashMLA's, and swaps by CUDA kernels). Windows in unified memory
+# with nothing cached are left out: fewer retractions lead to another order of requests, with more or fewer steps.
 SOAK = [
     Configuration("llama in order", "llama", overlap=False),
     Configuration("llama pages of 16, in order", "llama", page_size=16, overlap=False),
@@ -50,22 +53,31 @@ SOAK = [
     Configuration("llama pages of 16, evicted and retracted", "llama", "stream", 16, page_size=16, retract_every=9),
     Configuration("llama aborted", "llama", "aborts", page_size=16, retract_every=9),
     Configuration("llama, longest prefix first", "llama", "stream", 16, settings={"schedule_policy": "lpm"}),
+    Configuration("llama, nothing cached", "llama", "stream", 16, retract_every=9, settings=NO_CACHE),
+    Configuration("llama, pages of 16, nothing cached", "llama", "aborts", page_size=16, settings=NO_CACHE),
+    Configuration("llama, prefill beside decode", "llama", "stream", 16, settings={"enable_mixed_chunk": True}),
+    Configuration("llama, one at a time", "llama", "stream", 16, tokens=256),
     Configuration("windows in order", "gemma3", overlap=False),
     Configuration("windows, pages of 16, aborted", "gemma3", "aborts", page_size=16),
     Configuration("windows retracted", "gemma3", "stream", retract_every=9),
+    Configuration("windows, few of them", "gemma3", "stream", settings={"swa_full_tokens_ratio": 0.3}),
+    Configuration("windows, nothing cached", "gemma3", "stream", settings=NO_CACHE),
     Configuration("windows of gpt-oss", "gpt-oss", page_size=16),
     Configuration("windows of gpt-oss, evicted", "gpt-oss", "stream", retract_every=9),
     Configuration("windows only", "windows only"),
     Configuration("states evicted", "lfm2", "stream", 16, overlap=False),
     Configuration("states aborted", "lfm2", "aborts", overlap=False, retract_every=9),
+    Configuration("states, nothing cached", "lfm2", "stream", overlap=False, settings=NO_CACHE),
     Configuration("states of qwen3-next", "qwen3-next", overlap=False),
     Configuration("unified windows", "gemma3", unified=True),
     Configuration("unified windows, pages of 16", "gemma3", page_size=16, unified=True),
     Configuration(
         "unified windows, pages of 16, aborted", "gemma3", "aborts", page_size=16, unified=True, retract_every=9
     ),
+    Configuration("unified windows, one at a time", "gemma3", "stream", 16, tokens=256, unified=True),
     Configuration("unified windows of gpt-oss", "gpt-oss", "stream", 16, unified=True),
     Configuration("unified states", "lfm2", overlap=False, unified=True),
+    Configuration("unified states, nothing cached", "lfm2", "stream", overlap=False, unified=True, settings=NO_CACHE),
     Configuration("unified states aborted", "lfm2", "aborts", overlap=False, unified=True, retract_every=9),
     # Ours admits more requests at a time, and needs a seventh fewer steps; what they hold is not cached.
     Configuration("unified windows and states", "lfm2 with windows", overlap=False, unified=True, may_evict=1.03),

@@ -16,6 +16,7 @@ from kvstead.integrations.sglang.allocator.arena_pool import ArenaPoolView
 from kvstead.integrations.sglang.base_prefix_cache import engine_types
 from kvstead.integrations.sglang.unified_memory_pool import UnifiedKVPool
 
+_EVICTABLE = {"full": "full_evictable_size", "window": "swa_evictable_size", "state": "mamba_evictable_size"}
 KEPT_FIRST = ("state", "window", "full")  # pools, those of which as little as possible is evicted first
 
 
@@ -63,12 +64,13 @@ class ArenaAdmission(ABC):
             self.free_group_begin()
 
     def _demand(self, num_tokens: int) -> dict[str, int]:
-        """Pages of each pool for so many tokens of all layers."""
-        return {"full": self._pages(num_tokens)}
+        """Pages of each pool of tokens for so many tokens of all layers."""
+        return {pool: self._pages(num_tokens) for pool in self.unified_buffer.chain.pools if pool != "state"}
 
     def _evictable(self, tree_cache: Any) -> dict[str, int]:
         """Pages of each pool that the prefix cache could evict."""
-        return {"full": self._whole("full", tree_cache.full_evictable_size())}
+        pools = self.unified_buffer.chain.pools
+        return {pool: self._whole(pool, getattr(tree_cache, _EVICTABLE[pool])()) for pool in pools}
 
     def _whole(self, pool: str, num_slots: int) -> int:
         """Whole pages of so many evictable slots, and no more than are in use."""
@@ -119,13 +121,16 @@ class ArenaAdmission(ABC):
                 self.free_group_begin()
 
 
-class StateAdmission(ArenaAdmission):
-    """An `ArenaAdmission` with recurrent states beside the tokens, in `mamba_allocator`.
+class StateAdmission(ABC):
+    """The part about recurrent states beside the tokens, in `mamba_allocator`. It goes before an `ArenaAdmission`.
 
     A state freed while the group is open waits for its end, as the tokens of its request do.
     """
 
     mamba_allocator: ArenaPoolView
+    full_attn_allocator: ArenaPoolView
+    unified_buffer: UnifiedKVPool
+    flush_deferred_full_frees: Callable[[], None]
 
     def mamba_full_cache_donor(self) -> Any:
         """The allocator itself: bytes of evicted tokens serve states."""
@@ -150,10 +155,6 @@ class StateAdmission(ArenaAdmission):
     def _token_bytes(self) -> int:
         """Bytes of a token on all sides."""
         return self.full_attn_allocator.entry_bytes
-
-    def _evictable(self, tree_cache: Any) -> dict[str, int]:
-        states = {"state": self._whole("state", tree_cache.mamba_evictable_size())}
-        return super()._evictable(tree_cache) | states
 
 
 def least_reclaim(

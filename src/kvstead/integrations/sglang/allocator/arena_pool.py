@@ -207,9 +207,7 @@ class ArenaPool(BufferCalls):
         out[widened_loc.numel() : out_width].zero_()
         return out
 
-    def translate_kv_loc_dense(self, virt_tokens: torch.Tensor, *, out: torch.Tensor | None = None) -> torch.Tensor:
-        """As `translate_kv_loc`: kernels read by physical slots."""
-        return self.translate_kv_loc(virt_tokens, out=out)
+    translate_kv_loc_dense = translate_kv_loc  # kernels read by physical slots
 
     def schedulable_available_size(self) -> int:
         """As `available_size`, which counts what moves can free."""

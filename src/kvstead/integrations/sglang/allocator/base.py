@@ -7,13 +7,14 @@ the calls of a kvstead allocator (`CoreCalls`); classes from elsewhere may keep 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Hashable, Iterator
-from typing import Any, NoReturn
+from collections.abc import Hashable, Iterable, Iterator
+from typing import Any, NoReturn, TypeAlias
 
 import torch
 
 from kvstead.errors import DoubleFree, FreeGroupError, MisalignedSegment
-from kvstead.integrations.sglang.allocator.cores import Segments
+
+Segments: TypeAlias = Iterable[tuple[torch.Tensor, int]]  # slots, and the position in the row where they start
 
 
 class BaseTokenToKVPoolAllocator(ABC):

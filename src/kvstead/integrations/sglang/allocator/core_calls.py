@@ -8,8 +8,8 @@ from typing import Any
 import torch
 
 from kvstead.errors import KVSteadError
-from kvstead.integrations.sglang.allocator.backends import OnePool
-from kvstead.integrations.sglang.allocator.cores import Core, Segments
+from kvstead.integrations.sglang.allocator.backends import Core, OnePool
+from kvstead.integrations.sglang.allocator.base import Segments
 from kvstead.integrations.sglang.allocator.slot_mapping import SlotMapping
 from kvstead.integrations.sglang.attribute_of import AttributeOf
 
@@ -17,9 +17,9 @@ from kvstead.integrations.sglang.attribute_of import AttributeOf
 class CoreCalls(ABC):
     """The part of a `BaseTokenToKVPoolAllocator` that its `core` answers.
 
-    A subclass says in `_new_core` what the core is, and makes one in its constructor. Wrong calls raise what the core
-    raises, with nothing changed. `free_group` is the core's: None, or a list of `kvstead.pages.Release`. `mappings`
-    are the tensors that say where slots lie on another side; they follow every call.
+    A subclass makes one in its constructor. Wrong calls raise what the core raises, with nothing changed. `free_group`
+    is the core's: None, or a list of `kvstead.pages.Release`. `mappings` are the tensors that say where slots lie on
+    another side; they follow every call.
     """
 
     core: Core
@@ -28,10 +28,6 @@ class CoreCalls(ABC):
 
     free_group = AttributeOf[list[Any] | None]("core.free_group")
     num_pages = AttributeOf[int]("core.num_pages")
-
-    @abstractmethod
-    def _new_core(self) -> Core:
-        """A new core, of the sizes that the allocator has now."""
 
     def available_size(self) -> int:
         """Slots that can be allocated now. What waits in an open group does not count."""
@@ -42,11 +38,6 @@ class CoreCalls(ABC):
         self.core.clear()
         for mapping in self.mappings:
             mapping.erase_all()
-
-    def resize(self, config: Any) -> None:
-        """Have `config.max_total_num_tokens` slots from now on, all of them free."""
-        self.size = config.max_total_num_tokens
-        self.core = self._new_core()
 
     def alloc(self, need_size: int) -> torch.Tensor | None:
         """Allocate `need_size` slots in whole pages; None when there are too few."""
@@ -148,7 +139,8 @@ class OnePoolCalls(ABC):
     free_pages = AttributeOf[torch.Tensor | None]("_free_pages")
 
     @abstractmethod
-    def _new_core(self) -> OnePool: ...
+    def _new_core(self) -> OnePool:
+        """A new core, of the size that the allocator has now."""
 
     @property
     def num_pages(self) -> int:
@@ -169,6 +161,11 @@ class OnePoolCalls(ABC):
             self.core.clear()
         else:
             self.core = self._new_core()
+
+    def resize(self, config: Any) -> None:
+        """Have `config.max_total_num_tokens` slots from now on, all of them free."""
+        self.size = config.max_total_num_tokens
+        self.core = self._new_core()
 
     def free_page_ids(self, page_ids: torch.Tensor) -> None:
         """Free pages by id. Raises `DoubleFree` for an id named twice."""

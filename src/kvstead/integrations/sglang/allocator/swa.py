@@ -11,7 +11,6 @@ from kvstead.errors import InvalidSize
 from kvstead.integrations.sglang.allocator import backends
 from kvstead.integrations.sglang.allocator.base import BaseTokenToKVPoolAllocator
 from kvstead.integrations.sglang.allocator.core_calls import CoreCalls
-from kvstead.integrations.sglang.allocator.cores import SplitCore
 from kvstead.integrations.sglang.allocator.pool_view import PoolCalls, PoolView
 from kvstead.integrations.sglang.allocator.slot_mapping import SlotMapping, identity_mapping, require_capacity
 from kvstead.integrations.sglang.allocator.window_calls import WindowCalls
@@ -30,7 +29,7 @@ class SWATokenToKVPoolAllocator(CoreCalls, WindowCalls, BaseTokenToKVPoolAllocat
     pages, and `req_to_token_pool` says how many more requests fit; raises `InvalidSize` without it.
     """
 
-    core: SplitCore
+    core: backends.WithLooseWindows
     full_to_swa_index_mapping: torch.Tensor
 
     def __init__(
@@ -101,12 +100,8 @@ class SWATokenToKVPoolAllocator(CoreCalls, WindowCalls, BaseTokenToKVPoolAllocat
         return None
 
     # What SGLang's leak check reads.
-
-    def _conserve_full_available_size(self) -> int:
-        return self.full_available_size()
-
-    def _conserve_swa_available_size(self) -> int:
-        return self.swa_available_size()
+    _conserve_full_available_size = WindowCalls.full_available_size
+    _conserve_swa_available_size = WindowCalls.swa_available_size
 
     def _resize(self, full: int, window: int) -> None:
         require_capacity(self.full_to_swa_index_mapping, full, self.page_size)

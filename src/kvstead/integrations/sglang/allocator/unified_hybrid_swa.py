@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import torch
 
-from kvstead.allocators import UnifiedMambaSWAAllocator, UnifiedSWAAllocator
+from kvstead.allocators import ArenaSWAAllocator, UnifiedMambaSWAAllocator, UnifiedSWAAllocator
 from kvstead.errors import InvalidSize
+from kvstead.integrations.sglang.allocator.arena_admission import ArenaAdmission, StateAdmission
 from kvstead.integrations.sglang.allocator.arena_calls import ArenaCalls, full_view, state_view, window_view
 from kvstead.integrations.sglang.allocator.arena_pool import ArenaPoolView, BufferCalls
 from kvstead.integrations.sglang.allocator.base import BaseTokenToKVPoolAllocator
 from kvstead.integrations.sglang.allocator.core_calls import CoreCalls
 from kvstead.integrations.sglang.allocator.swa import SWATokenToKVPoolAllocator
-from kvstead.integrations.sglang.allocator.window_admission import WindowAdmission, WindowStateAdmission
+from kvstead.integrations.sglang.allocator.window_admission import EvictingStates, WindowAdmission
 from kvstead.integrations.sglang.allocator.window_calls import WindowCalls
 from kvstead.integrations.sglang.attribute_of import AttributeOf
 from kvstead.integrations.sglang.unified_memory_pool import UnifiedKVPool
@@ -21,7 +23,7 @@ from kvstead.integrations.sglang.unified_memory_pool import UnifiedKVPool
 
 @SWATokenToKVPoolAllocator.register  # SGLang asks by isinstance; the two share their calls, not their state
 class UnifiedSWAAllocatorBase(
-    WindowAdmission, ArenaCalls, BufferCalls, CoreCalls, WindowCalls, BaseTokenToKVPoolAllocator
+    WindowAdmission, ArenaAdmission, ArenaCalls, BufferCalls, CoreCalls, WindowCalls, BaseTokenToKVPoolAllocator
 ):
     """Slots in the pool "full" of `unified_buffer`, with window slots in "swa" until the window has moved on.
 
@@ -33,7 +35,8 @@ class UnifiedSWAAllocatorBase(
     or other pools.
     """
 
-    core: UnifiedSWAAllocator
+    core: ArenaSWAAllocator
+    _core_type: type[UnifiedSWAAllocator | UnifiedMambaSWAAllocator] = UnifiedSWAAllocator
     swa_attn_allocator: ArenaPoolView
 
     swa_v2p_page_table = AttributeOf[torch.Tensor]("swa_attn_allocator.virtual_to_physical")
@@ -58,7 +61,7 @@ class UnifiedSWAAllocatorBase(
             raise InvalidSize(f"the sides are to have {full} and {window} slots. Give both sizes, or neither.")
         self.unified_buffer = unified_buffer
         unified_buffer.compact_lazily(lazy_compaction, forward_stream)
-        self.core = self._new_core()
+        self.core = self._core_type.over(unified_buffer.chain, order="fifo")
         if full is None or window is None:
             full = self.core.full_available_size()
             window = min(self.core.swa_available_size(), self.core.size)  # a window slot needs the id of a full one
@@ -140,24 +143,30 @@ class UnifiedSWAAllocatorBase(
         full, window = self.full_room(), self.core.swa_available_size()
         return f"#available: {self.available_size()}, #full-available: {full}, #swa-available: {window}, "
 
-    def _new_core(self) -> Any:
-        return UnifiedSWAAllocator.over(self.unified_buffer.chain, order="fifo")
-
 
 class UnifiedSWATokenToKVPoolAllocator(UnifiedSWAAllocatorBase):
     """A `UnifiedSWAAllocatorBase` of the two pools."""
 
 
-class UnifiedMambaSWATokenToKVPoolAllocator(WindowStateAdmission, UnifiedSWAAllocatorBase):
+class UnifiedMambaSWATokenToKVPoolAllocator(StateAdmission, UnifiedSWAAllocatorBase):
     """A `UnifiedSWAAllocatorBase` with states in the pool "mamba". mamba_kvcache: what their slots index."""
+
+    _core_type = UnifiedMambaSWAAllocator
+    request_demand: Mapping[str, int] = {"state": 1}
 
     def __init__(self, *, mamba_kvcache: Any, **settings: Any) -> None:
         super().__init__(**settings)
         self.mamba_allocator = state_view(self, mamba_kvcache)
 
+    def create_prefill_budget(self, tree_cache: Any, *, num_mixed_decode_tokens: int = 0) -> Any:
+        """As `WindowAdmission.create_prefill_budget`; states that can be evicted count."""
+        budget = super().create_prefill_budget(tree_cache, num_mixed_decode_tokens=num_mixed_decode_tokens)
+        budget.allocator = EvictingStates(self, tree_cache)
+        return budget
+
+    def _token_bytes(self) -> int:
+        return self.full_attn_allocator.entry_bytes + self.swa_attn_allocator.entry_bytes
+
     def debug_print(self) -> str:
         """Figures for the scheduler's log line."""
         return f"{super().debug_print()}#mamba-available: {self.mamba_allocator.available_size()}, "
-
-    def _new_core(self) -> Any:
-        return UnifiedMambaSWAAllocator.over(self.unified_buffer.chain, order="fifo")

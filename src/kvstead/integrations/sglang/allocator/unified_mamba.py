@@ -6,8 +6,8 @@ from typing import Any
 
 import torch
 
-from kvstead.allocators import UnifiedMambaAllocator
-from kvstead.integrations.sglang.allocator.arena_admission import StateAdmission
+from kvstead.allocators import ArenaAllocator, UnifiedMambaAllocator
+from kvstead.integrations.sglang.allocator.arena_admission import ArenaAdmission, StateAdmission
 from kvstead.integrations.sglang.allocator.arena_calls import ArenaCalls, full_view, state_view
 from kvstead.integrations.sglang.allocator.arena_pool import BufferCalls
 from kvstead.integrations.sglang.allocator.base import BaseTokenToKVPoolAllocator
@@ -16,7 +16,7 @@ from kvstead.integrations.sglang.unified_memory_pool import UnifiedKVPool
 
 
 class UnifiedMambaTokenToKVPoolAllocator(
-    ArenaCalls, BufferCalls, CoreCalls, StateAdmission, BaseTokenToKVPoolAllocator
+    StateAdmission, ArenaAdmission, ArenaCalls, BufferCalls, CoreCalls, BaseTokenToKVPoolAllocator
 ):
     """Slots for tokens in the pool "full" of `unified_buffer`, and for states in "mamba", one a request.
 
@@ -24,7 +24,7 @@ class UnifiedMambaTokenToKVPoolAllocator(
     `MultiEndedAllocator`. Raises `LayoutError` for another page size than the buffer's, or other pools.
     """
 
-    core: UnifiedMambaAllocator
+    core: ArenaAllocator
 
     def __init__(
         self,
@@ -40,7 +40,7 @@ class UnifiedMambaTokenToKVPoolAllocator(
         self.unified_buffer = unified_buffer
         unified_buffer.compact_lazily(lazy_compaction, forward_stream)
         super().__init__(0, page_size, unified_buffer.spec("full").get_dtype(), device, kvcache, need_sort)
-        self.core = self._new_core()
+        self.core = UnifiedMambaAllocator.over(unified_buffer.chain, order="fifo")
         self.full_attn_allocator = full_view(self, kvcache.full_kv_pool)
         self.mamba_allocator = state_view(self, kvcache.mamba_pool)
         self.full_attn_allocator.require_page_size(page_size)
@@ -81,6 +81,3 @@ class UnifiedMambaTokenToKVPoolAllocator(
     def debug_print(self) -> str:
         """Figures for the scheduler's log line."""
         return f"#available: {self.available_size()}, #mamba-available: {self.mamba_allocator.available_size()}, "
-
-    def _new_core(self) -> Any:
-        return UnifiedMambaAllocator.over(self.unified_buffer.chain, order="fifo")

@@ -61,7 +61,8 @@ class MultiEndedAllocator(ArenaPool, CoreCalls, BaseTokenToKVPoolAllocator):
         self.require_page_size(page_size)
         dtype = self.spec.get_dtype()
         BaseTokenToKVPoolAllocator.__init__(self, self.max_slots, page_size, dtype, device, kvcache, need_sort)
-        self.core = self._new_core()
+        chain, pool = unified_buffer.chain, chain_name(sub_pool_name)
+        self.core = CoreMultiEndedAllocator(chain, pool, order="fifo") if is_id_owner else PoolOfGivenIds(chain, pool)
 
     @property
     def free_virtual_ids(self) -> torch.Tensor | None:
@@ -90,10 +91,6 @@ class MultiEndedAllocator(ArenaPool, CoreCalls, BaseTokenToKVPoolAllocator):
     def _physical_slots_of(self, slots: torch.Tensor, out: torch.Tensor | None) -> torch.Tensor:
         places: torch.Tensor = self.core.physical_slots(slots, out)
         return places
-
-    def _new_core(self) -> Any:
-        chain, pool = self.unified_buffer.chain, chain_name(self.sub_pool_name)
-        return CoreMultiEndedAllocator(chain, pool, order="fifo") if self.is_id_owner else PoolOfGivenIds(chain, pool)
 
 
 class PoolOfGivenIds:

@@ -2,26 +2,28 @@
 
 from __future__ import annotations
 
-from abc import abstractmethod
+from abc import ABC, abstractmethod
 from bisect import bisect_left
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
-from kvstead.integrations.sglang.allocator.arena_admission import (
-    KEPT_FIRST,
-    ArenaAdmission,
-    StateAdmission,
-    least_reclaim,
-)
+from kvstead.integrations.sglang.allocator.arena_admission import KEPT_FIRST, least_reclaim
 from kvstead.integrations.sglang.allocator.arena_pool import ArenaPoolView
+from kvstead.integrations.sglang.unified_memory_pool import UnifiedKVPool
 
 
-class WindowAdmission(ArenaAdmission):
-    """An `ArenaAdmission` of tokens with windows, in `swa_attn_allocator`."""
+class WindowAdmission(ABC):
+    """The part about tokens with windows, in `swa_attn_allocator`. It goes before an `ArenaAdmission`."""
 
+    page_size: int
     size_full: int
     size_swa: int
     swa_attn_allocator: ArenaPoolView
+    unified_buffer: UnifiedKVPool
+    _pages: Callable[[float], int]
+    _whole: Callable[[str, int], int]
+    _evictable: Callable[[Any], dict[str, int]]
+    _evict_until_fits: Callable[[Any, Mapping[str, int]], bool | None]
     request_demand: Mapping[str, int] = {}  # what a request takes besides its tokens
 
     def create_prefill_budget(self, tree_cache: Any, *, num_mixed_decode_tokens: int = 0) -> Any:
@@ -155,44 +157,23 @@ class WindowAdmission(ArenaAdmission):
 
     @abstractmethod
     def full_available_size(self) -> int:
-        """See `UnifiedSWAAllocatorBase`."""
+        """Full slots that can be handed out, as `UnifiedSWAAllocatorBase` says."""
 
     @abstractmethod
     def swa_available_size(self) -> int:
-        """See `UnifiedSWAAllocatorBase`."""
-
-    def _demand(self, num_tokens: int) -> dict[str, int]:
-        return self._side_demand(num_tokens, num_tokens)
+        """Window slots that can be handed out, as `UnifiedSWAAllocatorBase` says."""
 
     def _side_demand(self, full_tokens: float, swa_tokens: float) -> dict[str, int]:
         return {"full": self._pages(full_tokens), "window": self._pages(swa_tokens)}
-
-    def _evictable(self, tree_cache: Any) -> dict[str, int]:
-        return self._side_evictable(tree_cache.full_evictable_size(), tree_cache.swa_evictable_size())
 
     def _side_evictable(self, full_tokens: int, swa_tokens: int) -> dict[str, int]:
         return {"full": self._whole("full", full_tokens), "window": self._whole("window", swa_tokens)}
 
 
-class WindowStateAdmission(StateAdmission, WindowAdmission):
-    """An `ArenaAdmission` of tokens with windows, and of states."""
-
-    request_demand: Mapping[str, int] = {"state": 1}
-
-    def create_prefill_budget(self, tree_cache: Any, *, num_mixed_decode_tokens: int = 0) -> Any:
-        """As `WindowAdmission.create_prefill_budget`; states that can be evicted count."""
-        budget = super().create_prefill_budget(tree_cache, num_mixed_decode_tokens=num_mixed_decode_tokens)
-        budget.allocator = _EvictingStates(self, tree_cache)
-        return budget
-
-    def _token_bytes(self) -> int:
-        return self.full_attn_allocator.entry_bytes + self.swa_attn_allocator.entry_bytes
-
-
-class _EvictingStates:
+class EvictingStates:
     """An allocator whose `can_reserve` counts the states that a prefix cache could evict."""
 
-    def __init__(self, allocator: WindowStateAdmission, tree_cache: Any) -> None:
+    def __init__(self, allocator: WindowAdmission, tree_cache: Any) -> None:
         self._allocator = allocator
         self._tree_cache = tree_cache
 
@@ -200,5 +181,6 @@ class _EvictingStates:
         return getattr(self._allocator, name)
 
     def can_reserve(self, full_tokens: float, swa_tokens: float, **conditions: Any) -> bool:
+        """As the allocator's, with all states counted that can be evicted now."""
         num_states = self._tree_cache.mamba_evictable_size()
         return self._allocator.can_reserve(full_tokens, swa_tokens, mamba_evictable_slots=num_states, **conditions)

@@ -8,7 +8,8 @@ from typing import Any
 
 import torch
 
-from kvstead.integrations.sglang.allocator.cores import Segments, WindowCore
+from kvstead.integrations.sglang.allocator.backends import WithWindows
+from kvstead.integrations.sglang.allocator.base import Segments
 from kvstead.integrations.sglang.attribute_of import AttributeOf
 
 
@@ -19,7 +20,7 @@ class WindowCalls(ABC):
     `_size_full` and `_size_swa`, slots of each side.
     """
 
-    core: WindowCore
+    core: WithWindows
     _handed_out: Callable[[torch.Tensor | None], torch.Tensor | None]
     _erase: Callable[[torch.Tensor], None]
     _evict: Callable[..., None]
