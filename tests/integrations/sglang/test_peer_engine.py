@@ -10,7 +10,7 @@ from dataclasses import replace
 
 import pytest
 from engine.client import Engines, environment
-from engine.configurations import DEFAULT, SOAK, Configuration
+from engine.configurations import DEFAULT, ON_OUR_TREE, SOAK, Configuration
 from engine.driver import CHECKS
 from engine.models import model_path
 
@@ -98,6 +98,23 @@ def test_audit_is_silent_where_nothing_is_wrong(engines, configuration):
     assert_sound(theirs, "sglang")
     assert_sound(followed, "sglang")
     assert_identical(theirs, followed)
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("configuration", parameters(ON_OUR_TREE))
+def test_our_tree_serves_the_same_answers(engines, configuration):
+    """With `--radix-cache-backend kvstead` every request gets the same tokens.
+
+    On pools of their own at least as many tokens are found in the cache, in no more steps.
+    """
+    (theirs,) = engines.run(configuration, "strict")
+    (ours,) = engines.run(replace(configuration, settings={"radix_cache_backend": "kvstead"}), "strict")
+    assert_sound(theirs, "kvstead")
+    assert_sound(ours, "kvstead", tree="kvstead")
+    assert ours["tokens"] == theirs["tokens"]
+    if not configuration.unified:
+        assert ours["steps"] <= theirs["steps"]
+        assert hits(ours) >= hits(theirs)
 
 
 @pytest.mark.parametrize("page_size", [1, 16])

@@ -3,11 +3,13 @@ import logging
 import subprocess
 import sys
 import tomllib
+from dataclasses import asdict
 from importlib import import_module
 from types import SimpleNamespace
 
 import fake_sglang
 import pytest
+import torch
 from fake_sglang import seat
 
 from kvstead.integrations.sglang import coverage, differences, plugin, replacing, surface, tree_backend
@@ -16,6 +18,7 @@ from kvstead.integrations.sglang.allocator.token import TokenToKVPoolAllocator
 from kvstead.integrations.sglang.base_prefix_cache import CacheInitParams
 from kvstead.integrations.sglang.memory_pool import ReqToTokenPool
 from kvstead.integrations.sglang.radix_cache import RadixCache
+from kvstead.integrations.sglang.window_radix_cache import WindowRadixCache
 from paths import ROOT
 
 TABLES = "sglang.srt.mem_cache.memory_pool"
@@ -212,8 +215,9 @@ def test_engine_without_settings_has_no_host_tier(monkeypatch):
 def context(**changes):
     """What SGLang makes a tree from."""
     params = CacheInitParams(disable=False, req_to_token_pool=None, token_to_kv_pool_allocator=None, page_size=4)
+    params = SimpleNamespace(**asdict(params), swa_gates_prefix_match=changes.pop("gates", True))
     facts = dict.fromkeys(("is_hybrid_swa", "is_hybrid_ssm", "enable_hierarchical_cache"), False)
-    return SimpleNamespace(params=params, **(facts | changes))
+    return SimpleNamespace(params=params, **({"full_tokens_per_layer": 64} | facts | changes))
 
 
 @pytest.mark.parametrize("mode", ["1", "strict", "audit"])
@@ -233,8 +237,8 @@ def test_tree_is_offered_as_a_backend(sglang, monkeypatch, mode):
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        ({"is_hybrid_swa": True}, "not sliding windows. Leave"),
-        ({"is_hybrid_ssm": True, "is_hybrid_swa": True}, "sliding windows and recurrent states"),
+        ({"is_hybrid_swa": True, "full_tokens_per_layer": 0}, "not windows in all layers. Leave"),
+        ({"is_hybrid_ssm": True, "is_hybrid_swa": True, "gates": False}, "rings of the requests and recurrent states"),
         ({"enable_hierarchical_cache": True}, "HiCache"),
     ],
 )
@@ -243,6 +247,20 @@ def test_tree_refuses_models_that_it_does_not_serve(changes, words):
     """One line says which part is not served, and the way out."""
     with pytest.raises(NotImplementedError, match=words):
         tree_backend.make_tree(context(**changes))
+
+
+@pytest.mark.usefixtures("sglang")
+def test_tree_of_a_model_with_windows_keeps_them():
+    """Layers with windows beside layers with full attention get a tree with both sides, over an allocator with both."""
+    made = context(is_hybrid_swa=True)
+    made.params.sliding_window_size = 8
+    made.params.token_to_kv_pool_allocator = SWATokenToKVPoolAllocator(
+        16, 16, 4, torch.bfloat16, "cpu", SimpleNamespace(register_mapping=id), need_sort=False
+    )
+    tree = tree_backend.make_tree(made)
+    assert isinstance(tree, WindowRadixCache)
+    assert isinstance(tree, fake_sglang.BasePrefixCache)
+    assert (tree.supports_swa(), tree.sliding_window_size) == (True, 8)
 
 
 def test_tree_is_not_offered_when_off_or_not_covered(sglang, monkeypatch):

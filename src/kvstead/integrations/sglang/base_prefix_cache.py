@@ -32,6 +32,8 @@ class CacheInitParams:
     enable_kv_cache_events: bool = False
     dynamo_kv_event_format: bool = False
     kv_event_lora_names: Any = None
+    sliding_window_size: int | None = None
+    draft_swa_window: int = 0
 
 
 @dataclass(slots=True)
@@ -97,11 +99,13 @@ class DecLockRefResult(NamedTuple):
     delta: int | None = None
 
 
-class TreeLock(NamedTuple):
-    """One lock of a node, to be passed to `unlock`."""
+@dataclass(slots=True)
+class TreeLock:
+    """One lock of a node, to be passed to `unlock`; `swa_released` when it no longer keeps windows."""
 
     node: Any
     receipt: Any = None
+    swa_released: bool = False
 
 
 def engine_types() -> Any:

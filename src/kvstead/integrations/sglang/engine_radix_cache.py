@@ -1,4 +1,7 @@
-"""`RadixCache` as SGLang's engine takes it: a `BasePrefixCache` of SGLang's. Needs SGLang; `radix_cache` does not."""
+"""`RadixCache` and its kin as SGLang's engine takes them: a `BasePrefixCache` of SGLang's.
+
+Needs SGLang; `radix_cache` and `window_radix_cache` do not.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +9,7 @@ from typing import Any
 
 from sglang.srt.mem_cache.base_prefix_cache import BasePrefixCache
 
-from kvstead.integrations.sglang import radix_cache
+from kvstead.integrations.sglang import radix_cache, window_radix_cache
 
 
 class RadixCache(radix_cache.RadixCache, BasePrefixCache):  # type: ignore[misc]  # SGLang is untyped here
@@ -24,3 +27,7 @@ class RadixCache(radix_cache.RadixCache, BasePrefixCache):  # type: ignore[misc]
             dynamo_format=params.dynamo_kv_event_format,
             lora_names=params.kv_event_lora_names,
         )
+
+
+class WindowRadixCache(window_radix_cache.WindowRadixCache, BasePrefixCache):  # type: ignore[misc]  # as above
+    """As `window_radix_cache.WindowRadixCache`, with SGLang's own answers besides."""

@@ -24,7 +24,7 @@ from kvstead.integrations.sglang.tree_events import TreeEvents
 from kvstead.integrations.sglang.tree_pools import UnboundPool, pool_of, slots_of
 from kvstead.kernels.array_types import IntArray
 from kvstead.kernels.arrays import to_device, to_host
-from kvstead.prefix import Insertion, Match, Namespace, PrefixTree
+from kvstead.prefix import Insertion, Match, Namespace, PrefixTree, SlotPool
 
 __all__ = ["RadixCache", "RadixKey", "TreeNode"]
 
@@ -81,9 +81,8 @@ class RadixCache(ABC):  # noqa: B024 - an ABC as SGLang's, so that subclasses ca
 
     def reset(self) -> None:
         """Forget everything. No slots are freed: clear the allocator as well."""
-        self._pool = pool_of(self.token_to_kv_pool_allocator, self.page_size)
         self._codes = TokenCodes()
-        self.core = PrefixTree(self._pool, policy="lru" if self.disable else self.eviction_policy)
+        self._pool, self.core = self._new_tree("lru" if self.disable else self.eviction_policy)
         self.root_node = TreeNode(self.core.root, self.page_size, self.device, self._codes)
         if self.kv_events is not None and self.kv_events.enabled:
             self.core.watch(TreeEvents(self.kv_events, self.root_node))
@@ -209,6 +208,10 @@ class RadixCache(ABC):  # noqa: B024 - an ABC as SGLang's, so that subclasses ca
             print(f"{'  ' * depth}{len(tokens)} {list(tokens[:10])} r={node.lock_ref}")  # noqa: T201 - what it is for
             stack += [(child, depth + 1) for child in node.children.values()]
         print(f"#tokens: {self.total_size()}")  # noqa: T201 - as above
+
+    def _new_tree(self, policy: str) -> tuple[SlotPool, PrefixTree]:
+        pool = pool_of(self.token_to_kv_pool_allocator, self.page_size)
+        return pool, PrefixTree(pool, policy=policy)
 
     def _recorder(self, params: Any) -> Any:
         """What records KV events, None without one. Raises `NotImplementedError` where they are asked for in vain."""

@@ -1,7 +1,7 @@
 """kvstead's prefix tree as a radix cache of SGLang's: `--radix-cache-backend kvstead`.
 
-It serves models with full attention. What SGLang asks of a tree for windows and recurrent states (locks of a window
-alone, windows recovered into a prefix, copies of states) is not here yet.
+It serves models with full attention, and with windows in some of their layers. What SGLang asks of a tree for recurrent
+states (copies on a match, states recorded on the way) is not here yet.
 """
 
 from __future__ import annotations
@@ -14,18 +14,20 @@ NAME = "kvstead"
 def make_tree(context: Any) -> Any:
     """The tree for an engine, from SGLang's `TreeCacheBuildContext`.
 
-    Raises `NotImplementedError` for a model with windows or states, and with HiCache.
+    Raises `NotImplementedError` for a model with states, with windows in all layers or in rings, and with HiCache.
     """
+    params, has_windows = context.params, context.is_hybrid_swa
     reasons = {
-        "sliding windows": context.is_hybrid_swa,
+        "windows in all layers": has_windows and context.full_tokens_per_layer == 0,
+        "windows in rings of the requests": has_windows and not params.swa_gates_prefix_match,
         "recurrent states": context.is_hybrid_ssm,
         "HiCache": context.enable_hierarchical_cache,
     }
     if refused := [reason for reason, is_there in reasons.items() if is_there]:
         raise NotImplementedError(
-            f"--radix-cache-backend {NAME} serves models with full attention alone, not {' and '.join(refused)}. Leave "
-            "the option out: SGLang's own tree runs on kvstead's allocators too."
+            f"--radix-cache-backend {NAME} serves full attention, alone or beside layers with windows, not "
+            f"{' and '.join(refused)}. Leave the option out: SGLang's own tree runs on kvstead's allocators too."
         )
-    from kvstead.integrations.sglang.engine_radix_cache import RadixCache
+    from kvstead.integrations.sglang.engine_radix_cache import RadixCache, WindowRadixCache
 
-    return RadixCache(context.params)
+    return (WindowRadixCache if has_windows else RadixCache)(params)

@@ -92,3 +92,13 @@ SOAK = [
     Configuration("unified states of qwen3-next", "qwen3-next", "stream", overlap=False, unified=True),
     Configuration("in long chunks", "llama", "stream", 16, chunk=256, tokens=2048, running=16),
 ]
+
+# Run with SGLang's tree and with ours, both over our allocators.
+ON_OUR_TREE = [
+    Configuration("llama", "llama"),
+    Configuration("llama pages of 16, evicted and retracted", "llama", "stream", 16, page_size=16, retract_every=9),
+    Configuration("windows", "gemma3"),
+    Configuration("windows, pages of 16", "gemma3", page_size=16),
+    Configuration("windows evicted and retracted", "gemma3", "stream", retract_every=9),
+    Configuration("unified windows evicted", "gemma3", "stream", 16, overlap=False, unified=True),
+]

@@ -87,6 +87,11 @@ class WindowCalls(ABC):
         self.core.free_swa_segment(free_index, start_pos=start_pos)
         self._erase(free_index)
 
+    def follow_core(self, *, lost: torch.Tensor, gained: torch.Tensor) -> None:
+        """Note in the tensors of window slots which slots lost their windows and which got some, by calls to `core`."""
+        self._erase(lost)
+        self._handed_out(gained)
+
     def translate_loc_from_full_to_swa(self, kv_indices: torch.Tensor) -> torch.Tensor:
         """Window slots of full slots, in the shape of `kv_indices`: 0 for none, -1 for -1."""
         assert self.full_to_swa_index_mapping is not None, "allocators without this tensor translate otherwise"
