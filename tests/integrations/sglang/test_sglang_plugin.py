@@ -216,6 +216,7 @@ def context(**changes):
     """What SGLang makes a tree from."""
     params = CacheInitParams(disable=False, req_to_token_pool=None, token_to_kv_pool_allocator=None, page_size=4)
     params = SimpleNamespace(**asdict(params), swa_gates_prefix_match=changes.pop("gates", True))
+    params.token_to_kv_pool_allocator = changes.pop("allocator", None)
     facts = dict.fromkeys(("is_hybrid_swa", "is_hybrid_ssm", "enable_hierarchical_cache"), False)
     return SimpleNamespace(params=params, **({"full_tokens_per_layer": 64} | facts | changes))
 
@@ -240,6 +241,7 @@ def test_tree_is_offered_as_a_backend(sglang, monkeypatch, mode):
         ({"is_hybrid_swa": True, "full_tokens_per_layer": 0}, "not windows in all layers. Leave"),
         ({"is_hybrid_ssm": True, "is_hybrid_swa": True, "gates": False}, "rings of the requests and recurrent states"),
         ({"enable_hierarchical_cache": True}, "HiCache"),
+        ({"is_hybrid_swa": True, "allocator": SimpleNamespace(unified_buffer=None)}, "windows in a unified buffer"),
     ],
 )
 @pytest.mark.usefixtures("sglang")

@@ -43,6 +43,7 @@ class RadixCache(ABC):  # noqa: B024 - an ABC as SGLang's, so that subclasses ca
     """
 
     is_eagle = False
+    _splits_prompts = True
 
     evictable_size_ = AttributeOf[int]("core.evictable_tokens")
     protected_size_ = AttributeOf[int]("core.protected_tokens")
@@ -246,7 +247,7 @@ class RadixCache(ABC):  # noqa: B024 - an ABC as SGLang's, so that subclasses ca
         limit = getattr(kv, "swa_evict_floor", 0)
         tokens = _tokens(token_ids)[: -(-limit // self.page_size) * self.page_size or None]
         done = self._insert(tokens, row, namespace, priority)
-        if self.page_size <= prompt_len < done.num_tokens:
+        if self._splits_prompts and self.page_size <= prompt_len < done.num_tokens:
             self._insert(tokens[:prompt_len], row, namespace, min(priority + 1, _HIGHEST_PRIORITY))
         start = kv.cache_protected_len
         self.token_to_kv_pool_allocator.free_segment(row[start : done.num_shared], start_pos=start)

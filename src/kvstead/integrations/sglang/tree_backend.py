@@ -14,12 +14,14 @@ NAME = "kvstead"
 def make_tree(context: Any) -> Any:
     """The tree for an engine, from SGLang's `TreeCacheBuildContext`.
 
-    Raises `NotImplementedError` for a model with states, with windows in all layers or in rings, and with HiCache.
+    Raises `NotImplementedError` for a model with states, with windows in all layers, in rings or in a unified buffer,
+    and with HiCache.
     """
     params, has_windows = context.params, context.is_hybrid_swa
     reasons = {
         "windows in all layers": has_windows and context.full_tokens_per_layer == 0,
         "windows in rings of the requests": has_windows and not params.swa_gates_prefix_match,
+        "windows in a unified buffer": has_windows and hasattr(params.token_to_kv_pool_allocator, "unified_buffer"),
         "recurrent states": context.is_hybrid_ssm,
         "HiCache": context.enable_hierarchical_cache,
     }

@@ -13,7 +13,6 @@ from typing import Any
 
 from kvstead.integrations.sglang.base_prefix_cache import engine_types
 from kvstead.integrations.sglang.radix_cache import RadixCache
-from kvstead.integrations.sglang.radix_node import TreeNode
 from kvstead.integrations.sglang.tree_pools import WindowedPool
 from kvstead.model.window import Window
 from kvstead.pages.amounts import FULL, WINDOW, Amounts
@@ -27,6 +26,8 @@ class WindowRadixCache(RadixCache):
     larger of both is cached as well. Raises as `RadixCache`, and `LayoutError` for an allocator that keeps no windows
     on the host, `NotImplementedError` for KV events.
     """
+
+    _splits_prompts = False  # the windows of what follows a prompt go first anyway
 
     def __init__(self, params: Any) -> None:
         self.sliding_window_size: int = params.sliding_window_size
@@ -80,13 +81,8 @@ class WindowRadixCache(RadixCache):
         """Let go the windows of a request's prefix, behind which its own window has moved."""
         self.release_swa(req.lock)
 
-    def full_evictable_size(self) -> int:
-        """Tokens that can be evicted."""
-        return self.core.evictable_tokens
-
-    def full_protected_size(self) -> int:
-        """Tokens that are locked and cannot be evicted."""
-        return self.core.protected_tokens
+    full_evictable_size = RadixCache.evictable_size
+    full_protected_size = RadixCache.protected_size
 
     def swa_evictable_size(self) -> int:
         """Cached tokens whose windows can be evicted."""
@@ -113,10 +109,6 @@ class WindowRadixCache(RadixCache):
     def _recorder(self, params: Any) -> None:
         if params.enable_kv_cache_events:
             raise NotImplementedError("KV events of a tree with windows are not supported. Leave the tree to SGLang.")
-
-    def _take_over(self, req: Any, token_ids: Any, prompt_len: int) -> TreeNode:
-        # The prompt is not split off: the windows of what follows go first anyway.
-        return super()._take_over(req, token_ids, 0)
 
     def _pages(self, params: Any) -> dict[str, int]:
         """Pages to evict of each side; none of a side that does not ask for any."""

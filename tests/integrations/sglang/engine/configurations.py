@@ -100,5 +100,4 @@ ON_OUR_TREE = [
     Configuration("windows", "gemma3"),
     Configuration("windows, pages of 16", "gemma3", page_size=16),
     Configuration("windows evicted and retracted", "gemma3", "stream", retract_every=9),
-    Configuration("unified windows evicted", "gemma3", "stream", 16, overlap=False, unified=True),
 ]
