@@ -64,9 +64,7 @@ class UnifiedMambaTokenToKVPoolAllocator(
         """States on the grid of their pool."""
         return self.mamba_allocator.max_slots - 1
 
-    def full_available_size(self) -> int:
-        """As `available_size`: slots have no other side."""
-        return self.available_size()
+    full_available_size = CoreCalls.available_size  # slots have no other side
 
     def get_cpu_copy(self, indices: torch.Tensor, mamba_indices: Any = None, req_pool_index: Any = None) -> Any:
         """Copy entries to the host, by way of the pool, which goes by physical slots."""
