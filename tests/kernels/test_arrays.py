@@ -4,7 +4,9 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kvstead.kernels.arrays import to_device, to_host
+from kvstead.errors import InvalidSize
+from kvstead.kernels import arrays
+from kvstead.kernels.arrays import to_device, to_host, untouched
 
 BYTES = st.lists(st.integers(0, 127), max_size=20)
 INTEGER_DTYPES = ("int8", "uint8", "int16", "int32", "int64")
@@ -124,3 +126,19 @@ def test_a_result_keeps_its_shape_and_type_on_another_device():
     """The meta device holds no data, but says what would arrive."""
     sent = to_device(np.arange(3), torch.device("meta"))
     assert (sent.device.type, sent.dtype, sent.shape) == ("meta", torch.int64, (3,))
+
+
+def test_tables_larger_than_the_memory_cost_what_is_written():
+    """Rows of a table of 2^45 bytes can be written and read; one more than can be addressed is refused."""
+    table = untouched((1 << 22, 1 << 20), np.int64)
+    table[1 << 21, 5:8] = [1, 2, 3]
+    assert table[1 << 21, 5:8].tolist() == [1, 2, 3]
+    with pytest.raises(InvalidSize, match="Run fewer requests at once"):
+        untouched((10**21, 64), np.int64)
+
+
+def test_memory_that_no_system_gives_is_an_error(monkeypatch):
+    """Where memory cannot be left uncounted, numpy's own error reaches the caller."""
+    monkeypatch.setattr(arrays.sys, "platform", "other")
+    with pytest.raises(MemoryError):
+        untouched((1 << 22, 1 << 20), np.int64)

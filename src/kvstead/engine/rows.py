@@ -18,7 +18,7 @@ from kvstead.engine.request import token_ids
 from kvstead.errors import InvalidSize, RowOverflow
 from kvstead.kernels import rows as row_kernels
 from kvstead.kernels.array_types import IntArray, TagArray
-from kvstead.kernels.arrays import Integers, to_host
+from kvstead.kernels.arrays import Integers, to_host, untouched
 from kvstead.pools import RequestTable
 from kvstead.prefix import Namespace, Node
 
@@ -37,7 +37,7 @@ class Rows:
     def __init__(self, num_rows: int, width: int, page_size: int, root: Node) -> None:
         self.table = RequestTable(num_rows, width)
         num_rows = self.table.num_rows
-        self.ids = np.empty((num_rows + 1, self.table.width + 1), dtype=np.int32)
+        self.ids = untouched((num_rows + 1, self.table.width + 1), np.int32)
         self.known: IntArray = np.zeros(num_rows + 1, dtype=np.int64)
         self.computed: IntArray = np.zeros(num_rows + 1, dtype=np.int64)
         self.protected: IntArray = np.zeros(num_rows + 1, dtype=np.int64)

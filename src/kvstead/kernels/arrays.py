@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import mmap
+import sys
 from collections.abc import Sequence
 from operator import index
-from typing import SupportsIndex, TypeAlias
+from typing import Any, SupportsIndex, TypeAlias
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from kvstead.errors import InvalidSize
 from kvstead.kernels.array_types import IntArray
@@ -16,6 +19,8 @@ from kvstead.kernels.array_types import IntArray
 Integers: TypeAlias = Sequence[int] | np.ndarray | torch.Tensor
 
 _INT64 = np.dtype(np.int64)
+_MOST_ADDRESSED = 1 << 46  # bytes; a process has 2^47 addresses on the common machines
+_MAP_NORESERVE = 0x4000  # Linux: memory is counted when it is first written
 
 
 def whole(value: SupportsIndex, what: str) -> int:
@@ -24,6 +29,26 @@ def whole(value: SupportsIndex, what: str) -> int:
         return index(value)
     except TypeError:
         raise TypeError(f"{what} is {value!r}. Pass a whole number.") from None
+
+
+def untouched(shape: tuple[int, int], dtype: type[np.signedinteger[Any]]) -> NDArray[Any]:
+    """An array of any content that takes memory only where it is written, also one that is larger than the memory.
+
+    Raises `InvalidSize` for more than 2^46 bytes.
+    """
+    num_bytes = shape[0] * shape[1] * np.dtype(dtype).itemsize
+    if num_bytes > _MOST_ADDRESSED:
+        raise InvalidSize(
+            f"{shape[0] - 1:,} rows of {shape[1]:,} tokens take {num_bytes:,} bytes, and a table has 2^46 at most. "
+            "Run fewer requests at once, or shorter ones."
+        )
+    try:
+        return np.empty(shape, dtype=dtype)
+    except MemoryError:
+        if sys.platform != "linux":
+            raise
+    memory = mmap.mmap(-1, num_bytes, flags=mmap.MAP_PRIVATE | _MAP_NORESERVE)
+    return np.frombuffer(memory, dtype=dtype).reshape(shape)
 
 
 def to_host(values: Integers) -> IntArray:

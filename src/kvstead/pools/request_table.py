@@ -11,7 +11,7 @@ import numpy as np
 from kvstead.errors import AuditError, InvalidSize, RowOverflow, StaleRow
 from kvstead.kernels import rows
 from kvstead.kernels.array_types import IntArray, StateArray
-from kvstead.kernels.arrays import whole
+from kvstead.kernels.arrays import untouched, whole
 from kvstead.kernels.host import LIVE
 from kvstead.pages import FreeList
 
@@ -24,9 +24,9 @@ class RequestTable:
     slots: int64[num_rows + 1, width], valid up to `lengths`. lengths: int64[num_rows + 1], slots written so far.
     generation: int64[num_rows + 1], how often each row was handed out. It only grows, also across `clear`, so
     (row, generation) identifies one request for good. states: uint8[num_rows + 1], LIVE for rows that are handed out;
-    kernels check against it. Memory is touched only where rows are written.
+    kernels check against it. A row takes the memory that it has written, not `width`.
 
-    Raises `InvalidSize` for negative sizes.
+    Raises `InvalidSize` for negative sizes, and for more than 2^46 bytes.
     """
 
     def __init__(self, num_rows: int, width: int) -> None:
@@ -35,7 +35,7 @@ class RequestTable:
             raise InvalidSize(f"a table has {num_rows} rows of {width} slots. Use sizes of 0 or more.")
         self.num_rows = num_rows
         self.width = width
-        self.slots: IntArray = np.empty((num_rows + 1, width), dtype=np.int64)
+        self.slots: IntArray = untouched((num_rows + 1, width), np.int64)
         self.lengths: IntArray = np.zeros(num_rows + 1, dtype=np.int64)
         self.generation: IntArray = np.zeros(num_rows + 1, dtype=np.int64)
         self._free_rows = FreeList(num_rows, "lifo")

@@ -78,7 +78,7 @@ def _manager(options: ReplayOptions, layout: ModelLayout, trace: Trace) -> KVCac
         page_size=options.page_size,
         state_interval=options.state_interval,
         policy=options.policy,
-        max_requests=1 if options.mode is Mode.SERIAL else options.max_running,
+        max_requests=1 if options.mode is Mode.SERIAL else min(options.max_running, len(trace)),
         max_length=int(lengths.max()),
         storage=False,
     )
