@@ -2,6 +2,7 @@ import gzip
 
 import pytest
 
+from kvstead.cli.trace import make
 from kvstead.replay.readers import read_trace
 
 
@@ -94,3 +95,21 @@ def test_stats_of_a_missing_file_is_one_line(kvstead):
     assert ended.code == 2
     assert ended.err.startswith("kvstead: nowhere.jsonl")
     assert ended.err.count("\n") == 1
+
+
+def test_many_sessions_are_made_as_they_are_read(monkeypatch):
+    """The first lines go out before the last sessions are made."""
+    lines = []
+
+    class Enough(Exception):
+        pass
+
+    def take(line, **_):
+        lines.append(line)
+        if len(lines) == 100:
+            raise Enough
+
+    monkeypatch.setattr("typer.echo", take)
+    with pytest.raises(Enough):
+        make(path="-", seed=1, num_sessions=10**12)
+    assert len(lines) == 100

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from typing import Annotated
 
@@ -16,7 +17,7 @@ _STANDARD_OUTPUT = "-"
 
 @dataclass(frozen=True, kw_only=True)
 class MakeArguments:
-    """The command line of `make`: where to write, and keywords of `make_trace`."""
+    """The command line of `make`: where to write, and keywords of `chat_rows`."""
 
     path: Annotated[
         str, typer.Argument(metavar="OUT", help="File to write (.gz and .zst compress), or - for standard output.")
@@ -46,18 +47,27 @@ def make(arguments: MakeArguments) -> None:
     Written as Mooncake JSON Lines. Example: kvstead trace make chat.jsonl.gz --seed 1
     """
     # numpy is not needed for help.
-    from kvstead.replay.synthetic import make_trace, write_mooncake  # noqa: PLC0415
-    from kvstead.replay.writers import mooncake_lines  # noqa: PLC0415
+    from kvstead.replay.synthetic import chat_rows  # noqa: PLC0415
+    from kvstead.replay.writers import write_lines  # noqa: PLC0415
 
     traffic = asdict(arguments)
     path = traffic.pop("path")
-    trace = make_trace(**traffic)
+    rows = chat_rows(**traffic)
     if path == _STANDARD_OUTPUT:
-        for line in mooncake_lines(trace):
-            typer.echo(line)
+        for row in rows:
+            typer.echo(row.line())
         return
-    write_mooncake(trace, path)
-    typer.echo(f"{path}: {len(trace):,} requests, {int(trace.prompt_lens.sum()):,} prompt tokens", err=True)
+    num_requests = num_tokens = 0
+
+    def lines() -> Iterator[str]:
+        nonlocal num_requests, num_tokens
+        for row in rows:
+            num_requests += 1
+            num_tokens += row.prompt_len
+            yield row.line()
+
+    write_lines(lines(), path)
+    typer.echo(f"{path}: {num_requests:,} requests, {num_tokens:,} prompt tokens", err=True)
 
 
 @trace_app.command()

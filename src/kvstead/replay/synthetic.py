@@ -14,19 +14,21 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from heapq import heappop, heappush
+from itertools import count
 from math import log
 from random import Random
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from kvstead.replay.checks import require_from_to
 from kvstead.replay.rows import MAX_TICKS, MAX_TOKENS
 from kvstead.replay.trace import Trace, by_arrival
-from kvstead.replay.writers import write_mooncake
+from kvstead.replay.writers import MooncakeRow, write_mooncake
 
-__all__ = ["make_trace", "write_mooncake"]
+__all__ = ["chat_rows", "make_trace", "write_mooncake"]
 
 _SECONDS_PER_OUTPUT_TOKEN = 0.02  # a user reads the answer as it comes, at about 50 tokens/s
 
@@ -45,17 +47,35 @@ _RANGES = {
     "max_prompt_tokens": (2, MAX_TOKENS),
 }
 
-_BlockKey = tuple[int, int]  # (session, block), (-1 - system prompt, block) or (session, -1 - turn) for a partial block
-
 
 class _Request(NamedTuple):
+    """A turn of a session. order: by arrival, then as drawn."""
+
     arrival_ms: int
+    order: int
+    session: int
+    system: int
     prompt_len: int
     output_len: int
-    blocks: list[_BlockKey]
+    is_last: bool
 
 
-def make_trace(
+def make_trace(*, name: str = "synthetic", **figures: Any) -> Trace:
+    """The requests of `chat_rows`, whose parameters these are, as a trace. Raises as that does."""
+    arrivals, prompt_lens, output_lens, blocks, block_sizes = zip(*chat_rows(**figures), strict=True)
+    return by_arrival(
+        name=name,
+        format="mooncake",
+        arrivals=np.array(arrivals) / 1000,
+        prompt_lens=np.array(prompt_lens, dtype=np.int64),
+        output_lens=np.array(output_lens, dtype=np.int64),
+        block_sizes=np.array(block_sizes, dtype=np.int64),
+        block_counts=np.array([len(ids) for ids in blocks], dtype=np.int64),
+        block_ids=np.array([block for ids in blocks for block in ids], dtype=np.int64),
+    )
+
+
+def chat_rows(
     *,
     seed: int,
     num_sessions: int,
@@ -70,9 +90,10 @@ def make_trace(
     burstiness: float = 4.0,
     think_seconds: float = 10.0,
     max_prompt_tokens: int = 32_768,
-    name: str = "synthetic",
-) -> Trace:
-    """Chat sessions that start in bursts; the same arguments give the same trace.
+) -> Iterator[MooncakeRow]:
+    """Chat sessions that start in bursts, by arrival; the same arguments give the same requests.
+
+    They are made as they are asked for: memory holds the sessions that have begun and not ended.
 
     turns: the mean number of turns of a session (geometric). num_system_prompts: how many there are; the k-th is chosen
     in proportion to 1 / k. system_tokens, user_tokens, output_tokens, think_seconds: medians of lognormals, whose
@@ -90,8 +111,7 @@ def make_trace(
     system_lens = [draw.tokens(system_tokens, max_prompt_tokens // 2) for _ in range(num_system_prompts)]
     chat = _Chat(draw, turns, block_size, system_lens, user_tokens, output_tokens, think_seconds, max_prompt_tokens)
     starts = draw.starts(num_sessions, sessions_per_second, burstiness)
-    requests = [request for session, start in enumerate(starts) for request in chat.session(session, start)]
-    return _trace(requests, block_size, name)
+    return _rows(chat, starts)
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,6 +147,7 @@ class _Chat:
     output_tokens: float
     think_seconds: float
     max_prompt_tokens: int
+    _order: Iterator[int] = field(default_factory=count)
 
     def session(self, session: int, start: float) -> Iterator[_Request]:
         """The requests of one session that begins at `start` seconds."""
@@ -134,38 +155,54 @@ class _Chat:
         system = self.draw.random.choices(range(len(self.system_lens)), weights)[0]
         length = self.system_lens[system]
         length += self.draw.tokens(self.user_tokens, self.max_prompt_tokens - length)
-        clock = start
-        turn = 0
-        while length <= self.max_prompt_tokens:
-            output_len = self.draw.tokens(self.output_tokens, MAX_TOKENS)
-            yield _Request(round(clock * 1000), length, output_len, self._blocks(session, system, turn, length))
-            if self.draw.random.random() * self.turns < 1:
-                return
-            length += output_len + self.draw.tokens(self.user_tokens, MAX_TOKENS)
-            clock += output_len * _SECONDS_PER_OUTPUT_TOKEN + self.draw.lognormal(self.think_seconds)
-            turn += 1
-
-    def _blocks(self, session: int, system: int, turn: int, length: int) -> list[_BlockKey]:
-        """What the blocks of a prompt are; those wholly inside the system prompt belong to it."""
-        num_full = length // self.block_size
-        num_shared = self.system_lens[system] // self.block_size
-        blocks = [(-1 - system if block < num_shared else session, block) for block in range(num_full)]
-        return blocks if length % self.block_size == 0 else [*blocks, (session, -1 - turn)]
+        clock, ends = start, False
+        while not ends:
+            prompt_len, output_len = length, self.draw.tokens(self.output_tokens, MAX_TOKENS)
+            arrival_ms = round(clock * 1000)
+            ends = self.draw.random.random() * self.turns < 1
+            if not ends:
+                length += output_len + self.draw.tokens(self.user_tokens, MAX_TOKENS)
+                clock += output_len * _SECONDS_PER_OUTPUT_TOKEN + self.draw.lognormal(self.think_seconds)
+                ends = length > self.max_prompt_tokens
+            yield _Request(arrival_ms, next(self._order), session, system, prompt_len, output_len, ends)
 
 
-def _trace(requests: list[_Request], block_size: int, name: str) -> Trace:
-    """The requests by arrival, their blocks numbered in order of appearance, time counted from the first."""
-    requests = sorted(requests, key=lambda request: request.arrival_ms)
-    numbers: defaultdict[_BlockKey, int] = defaultdict()
-    numbers.default_factory = numbers.__len__
-    origin = requests[0].arrival_ms
-    return by_arrival(
-        name=name,
-        format="mooncake",
-        arrivals=np.array([request.arrival_ms - origin for request in requests]) / 1000,
-        prompt_lens=np.array([request.prompt_len for request in requests], dtype=np.int64),
-        output_lens=np.array([request.output_len for request in requests], dtype=np.int64),
-        block_sizes=np.full(len(requests), block_size, dtype=np.int64),
-        block_counts=np.array([len(request.blocks) for request in requests], dtype=np.int64),
-        block_ids=np.array([numbers[block] for request in requests for block in request.blocks], dtype=np.int64),
-    )
+class _Blocks:
+    """The ids of prompts' blocks, in order of appearance."""
+
+    def __init__(self, chat: _Chat) -> None:
+        self.size = chat.block_size
+        self._num_shared = [length // chat.block_size for length in chat.system_lens]
+        self._known: defaultdict[int, list[int]] = defaultdict(list)  # by session, or -1 - system prompt
+        self._next = count()
+
+    def of(self, request: _Request) -> list[int]:
+        """The ids of a prompt: of the system prompt, of the session, and one for a partial block."""
+        num_full = request.prompt_len // self.size
+        num_shared = min(self._num_shared[request.system], num_full)
+        shared = self._first(-1 - request.system, num_shared)
+        own = self._first(request.session, num_full - num_shared)
+        if request.is_last:
+            del self._known[request.session]
+        return shared + own if request.prompt_len % self.size == 0 else [*shared, *own, next(self._next)]
+
+    def _first(self, key: int, num_blocks: int) -> list[int]:
+        known = self._known[key]
+        known.extend(next(self._next) for _ in range(num_blocks - len(known)))
+        return known[:num_blocks]
+
+
+def _rows(chat: _Chat, starts: Iterator[float]) -> Iterator[MooncakeRow]:
+    """The requests by arrival: one goes out when no session that begins later can be before it."""
+    blocks, waiting = _Blocks(chat), list[_Request]()
+    for session, start in enumerate(starts):
+        while waiting and waiting[0].arrival_ms <= round(start * 1000):
+            yield _row(heappop(waiting), blocks)
+        for request in chat.session(session, start):
+            heappush(waiting, request)
+    while waiting:
+        yield _row(heappop(waiting), blocks)
+
+
+def _row(request: _Request, blocks: _Blocks) -> MooncakeRow:
+    return MooncakeRow(request.arrival_ms, request.prompt_len, request.output_len, blocks.of(request), blocks.size)

@@ -1,11 +1,13 @@
-"""Writes traces as Mooncake JSON Lines."""
+"""Writes traces as Mooncake JSON Lines, one request at a time."""
 
 from __future__ import annotations
 
 import gzip
 import json
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from typing import BinaryIO, NamedTuple
 
 import numpy as np
 import zstandard
@@ -14,20 +16,43 @@ from kvstead.errors import TraceError
 from kvstead.replay.trace import Trace
 
 
-def write_mooncake(trace: Trace, path: str | Path) -> None:
-    """Write `trace` as Mooncake JSON Lines, compressed where the name ends in `.gz` or `.zst`.
+class MooncakeRow(NamedTuple):
+    """A request as the format has it. arrival_ms: since the trace's first. block_ids: of `block_size` tokens each."""
 
-    The same trace gives the same bytes. Raises `TraceError` as `mooncake_lines` does, before the file is touched, and
-    where the file cannot be written.
+    arrival_ms: float
+    prompt_len: int
+    output_len: int
+    block_ids: list[int]
+    block_size: int
+
+    def line(self) -> str:
+        """The row as a JSON object, without the line's end."""
+        return json.dumps(
+            {
+                "timestamp": self.arrival_ms,
+                "input_length": self.prompt_len,
+                "output_length": self.output_len,
+                "hash_ids": self.block_ids,
+                "block_size": self.block_size,
+            }
+        )
+
+
+def write_mooncake(trace: Trace, path: str | Path) -> None:
+    """Write `trace` as `write_lines` writes. Raises also as `mooncake_lines` does, before the file is touched."""
+    write_lines(mooncake_lines(trace), path)
+
+
+def write_lines(lines: Iterable[str], path: str | Path) -> None:
+    """Write lines to a file, compressed where the name ends in `.gz` or `.zst`.
+
+    The same lines give the same bytes. Raises `TraceError` where the file cannot be written.
     """
     path = Path(path)
-    data = "".join(f"{line}\n" for line in mooncake_lines(trace)).encode()
-    if path.suffix == ".gz":
-        data = gzip.compress(data, mtime=0)  # no time of day in the file
-    elif path.suffix == ".zst":
-        data = zstandard.ZstdCompressor().compress(data)
     try:
-        path.write_bytes(data)
+        with path.open("wb") as file, _compressed(file, path.suffix) as stream:
+            for line in lines:
+                stream.write(f"{line}\n".encode())
     except OSError as error:
         raise TraceError(f"{path} cannot be written ({error.strerror}). Check the path and its permissions.") from error
 
@@ -43,17 +68,27 @@ def mooncake_lines(trace: Trace) -> Iterator[str]:
             f"{trace.name} has block sizes {sizes} (0: no prefix ids). "
             "Mooncake rows need ids of one block size in every request."
         )
-    return (_line(trace, request) for request in range(len(trace)))
+    return (_row(trace, request).line() for request in range(len(trace)))
 
 
-def _line(trace: Trace, request: int) -> str:
+def _row(trace: Trace, request: int) -> MooncakeRow:
     milliseconds = round(float(trace.arrivals[request]) * 1000, 3)
-    return json.dumps(
-        {
-            "timestamp": int(milliseconds) if milliseconds.is_integer() else milliseconds,
-            "input_length": int(trace.prompt_lens[request]),
-            "output_length": int(trace.output_lens[request]),
-            "hash_ids": trace.blocks(request).tolist(),
-            "block_size": int(trace.block_sizes[request]),
-        }
+    return MooncakeRow(
+        int(milliseconds) if milliseconds.is_integer() else milliseconds,
+        int(trace.prompt_lens[request]),
+        int(trace.output_lens[request]),
+        trace.blocks(request).tolist(),
+        int(trace.block_sizes[request]),
     )
+
+
+@contextmanager
+def _compressed(file: BinaryIO, suffix: str) -> Iterator[BinaryIO]:
+    if suffix == ".gz":
+        with gzip.GzipFile(filename="", mode="wb", fileobj=file, mtime=0) as stream:  # neither name nor time of day
+            yield stream  # type: ignore[misc]  # typeshed has it as no BinaryIO
+    elif suffix == ".zst":
+        with zstandard.ZstdCompressor().stream_writer(file, closefd=False) as stream:
+            yield stream
+    else:
+        yield file
