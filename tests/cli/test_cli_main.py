@@ -2,6 +2,9 @@ import subprocess
 import sys
 from importlib.metadata import version
 
+import pytest
+
+from kvstead.cli.main import main
 from kvstead.model import preset_names
 
 
@@ -90,3 +93,13 @@ def test_an_unknown_model_is_one_line(kvstead):
     assert ended.err.startswith("kvstead: 'llama-3.1-9b'")
     assert "llama-3.1-8b" in ended.err
     assert ended.err.count("\n") == 1
+
+
+def test_closed_standard_streams_are_one_line_or_empty(kvstead, monkeypatch):
+    """Without an input there is nothing to read; without an output nothing runs."""
+    monkeypatch.setattr(sys, "stdin", None)
+    assert "standard input is empty" in kvstead("trace", "stats", "-").err
+    monkeypatch.setattr(sys, "stdout", None)
+    with pytest.raises(SystemExit) as ended:
+        main(["models"])
+    assert ended.value.code == 2

@@ -1,6 +1,8 @@
 """Loading models from directories and from the package that carries one."""
 
 import json
+import pickle
+from functools import partial
 from importlib.metadata import PackageNotFoundError
 
 import pytest
@@ -149,6 +151,22 @@ def test_loading_errors_have_one_line(folder):
         load_checkpoint(folder)
     (folder / "config.json").unlink()
     with pytest.raises(CheckpointError, match="tiny cannot be loaded"):
+        load_checkpoint(folder)
+
+
+class _Hostile:
+    def __reduce__(self):
+        return pytest.fail, ("the weights were run",)
+
+
+@pytest.mark.parametrize("write", [partial(pickle.dump, protocol=2), torch.save, None])
+def test_pickled_weights_that_are_no_tensors_are_not_run(folder, write):
+    """They are refused in one line that names the way out, plain, as torch saves them, and as an empty file."""
+    (folder / "model.safetensors").unlink()
+    with (folder / "pytorch_model.bin").open("wb") as file:
+        if write:
+            write(_Hostile(), file)
+    with pytest.raises(CheckpointError, match=r"tiny cannot be loaded: its pickled .* Use a model with safetensors"):
         load_checkpoint(folder)
 
 

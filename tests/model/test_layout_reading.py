@@ -330,3 +330,11 @@ def test_damaged_configurations_raise_layout_errors_only(name, data):
     for read in (ModelLayout.from_config, ComputeProfile.from_config):
         with contextlib.suppress(LayoutError):
             assert read({**inner, key: junk}) is not None
+
+
+@pytest.mark.parametrize("number", [10_001, 10**12])
+def test_more_layers_than_any_model_has_are_refused(number):
+    """At once, by their number, in layouts and in profiles."""
+    for read in (ModelLayout.from_config, ComputeProfile.from_config):
+        with pytest.raises(LayoutError, match=f"{number:,} layers are more than the 10,000"):
+            read(_PLAIN | {"num_hidden_layers": number})

@@ -5,6 +5,7 @@ Commands import torch, numba and matplotlib when they run, so that help is quick
 
 from __future__ import annotations
 
+import io
 import sys
 from collections.abc import Sequence
 from importlib.metadata import version
@@ -55,6 +56,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
     arguments: without the program's name; None takes the process's own.
     """
+    if sys.stdin is None:  # closed by the caller
+        sys.stdin = io.TextIOWrapper(io.BytesIO())
+    if sys.stdout is None:
+        _fail("standard output is closed. Send it to a file, or to /dev/null.")
     try:
         app(args=arguments, prog_name="kvstead")
     except KVSteadError as error:

@@ -48,6 +48,8 @@ _WORDS = {
 }
 _LETTERS = {"M": "mamba", "*": "attention", "-": "mlp", "E": "moe"}
 
+_MOST_LAYERS = 10_000  # every layer is looked at; models have some hundred at most
+
 
 def read_plans(fields: Fields) -> list[LayerPlan]:
     """One plan per layer, in order. Raises `LayoutError` when the configuration does not decide."""
@@ -62,8 +64,13 @@ def read_plans(fields: Fields) -> list[LayerPlan]:
 
 
 def num_layers(fields: Fields) -> int:
-    """The model's number of layers. Raises `LayoutError` without one."""
-    return fields.size("num_hidden_layers", "n_layer", "n_layers")
+    """The model's number of layers. Raises `LayoutError` without one, and for more than any model has."""
+    number = fields.size("num_hidden_layers", "n_layer", "n_layers")
+    if number > _MOST_LAYERS:
+        raise LayoutError(
+            f"{fields.name}: {number:,} layers are more than the {_MOST_LAYERS:,} that are read. Correct the number."
+        )
+    return number
 
 
 def _spread(fields: Fields, is_full: Callable[[int], bool], other: LayerPlan) -> list[LayerPlan]:

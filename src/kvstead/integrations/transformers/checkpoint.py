@@ -15,6 +15,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, distribution
 from pathlib import Path
+from pickle import UnpicklingError
 from tempfile import mkdtemp
 from typing import Any, TypeAlias
 
@@ -179,6 +180,11 @@ def _loading(name: str, report: Report) -> Iterator[None]:
     _READER.tqdm = watched
     try:
         yield
+    except (UnpicklingError, EOFError) as fault:
+        raise CheckpointError(
+            f"{name} cannot be loaded: its pickled weights (pytorch_model.bin) are damaged or hold more than tensors, "
+            "which is not run. Use a model with safetensors."
+        ) from fault
     except _FAULTS as fault:
         raise CheckpointError(f"{name} cannot be loaded: {' '.join(str(fault).split())}") from fault
     finally:
