@@ -18,10 +18,11 @@ import numpy as np
 import torch
 
 from kvstead.engine.admission import Admission
+from kvstead.engine.chunk_planner import ChunkPlanner
 from kvstead.engine.manager import KVCacheManager
 from kvstead.engine.request import Request, Status, checked
 from kvstead.engine.running import RunningRequests
-from kvstead.engine.step import Chunk, Outcome, Pending, Runner, Step
+from kvstead.engine.step import Outcome, Pending, Runner, Step
 from kvstead.errors import InvalidSize, RequestError
 from kvstead.kernels.array_types import IntArray
 from kvstead.kernels.arrays import Integers, whole
@@ -64,6 +65,7 @@ class Scheduler:
         self.waiting: deque[Request] = deque()
         self.num_retractions = 0
         self._running = RunningRequests(num_rows)
+        self._chunks = ChunkPlanner(manager, self.admission, self._running, self.waiting, self.max_running)
         self._planned = self._processed = 0
         self._in_flight: tuple[Step, Pending] | None = None
 
@@ -139,7 +141,7 @@ class Scheduler:
             rows, lengths, slots = self._plan_decode()
             if slots is None:
                 return None
-            chunks = self._plan_chunks(self.chunk_tokens - rows.size)
+            chunks = self._chunks.plan(self.chunk_tokens - rows.size)
             if rows.size or chunks or not self._running.active or self._must_wait():
                 break
             self._retract_newest()  # prompts block each other half-way; the oldest alone always fits
@@ -182,59 +184,6 @@ class Scheduler:
             if self._must_wait():
                 return _NO_ROWS, _NO_ROWS, None
             self._retract_newest()
-
-    def _plan_chunks(self, budget: int) -> list[Chunk]:
-        """Go on with prompts begun, then admit new ones, within a budget of tokens."""
-        chunks: list[Chunk] = []
-        for request in list(self._running.prefilling):
-            chunk = self._plan_chunk(request, budget)
-            if chunk is None:
-                return chunks
-            chunks.append(chunk)
-            budget -= chunk.end - chunk.start
-        while budget > 0 and (admitted := self._admit()) is not None:
-            chunk = self._plan_chunk(admitted, budget)
-            if chunk is None:
-                assert self._may_wait, "admission has counted the pages"
-                break
-            chunks.append(chunk)
-            budget -= chunk.end - chunk.start
-        return chunks
-
-    def _plan_chunk(self, request: Request, budget: int) -> Chunk | None:
-        """The next stretch of a prompt, as long as budget and memory allow; None when neither allows a token."""
-        row, known = request.row, int(request.tokens.size)
-        start = int(self._lengths[row])
-        length = self.manager.growth(row, min(budget, known - start))
-        if length <= 0:
-            return None
-        end = self.manager.chunk_end(row, start + length)
-        slots = self.manager.extend([row], [end])
-        if slots is None:
-            assert self._may_wait, "`growth` has said that it fits"
-            return None
-        if end == known:
-            self._running.start_decoding(request)
-        return Chunk(request, row, start, end, slots, is_last=end == known)
-
-    def _admit(self) -> Request | None:
-        """Give the first of the queue a row and its cached prefix, if all its pages can be had."""
-        if not self.waiting or self.num_running >= self.max_running:
-            return None
-        if self._running.active and self.admission.is_hopeless():
-            return None
-        request = self.waiting[0]
-        # What is cached for a request may leave no capacity for it: its state is kept while it is copied.
-        fits, running = self.admission.fits, self._running
-        if not fits(request, running) and not (self.manager.flush() and fits(request, running)):
-            return None
-        lease = self.manager.match(request.tokens, namespace=request.namespace, owner=request.owner_tag)
-        assert lease is not None, "there is a row for every request that may run"
-        self.waiting.popleft()
-        if request.num_cached < 0:
-            request.num_cached, request.num_dead = lease.num_cached, lease.num_dead
-        self._running.begin(request, lease.row)
-        return request
 
     def _retract_newest(self) -> None:
         """Take the request that was admitted last off the memory, and put it first in the queue."""
