@@ -83,8 +83,10 @@ if TYPE_CHECKING:
     from kvstead.pools import Place as Place
     from kvstead.pools import RequestTable as RequestTable
     from kvstead.pools import StatePool as StatePool
+    from kvstead.prefix import Adapter as Adapter
     from kvstead.prefix import Namespace as Namespace
     from kvstead.prefix import PrefixTree as PrefixTree
+    from kvstead.prefix import TokenKey as TokenKey
 
 _LAYERS = {
     "kvstead.errors": """
@@ -104,7 +106,7 @@ _LAYERS = {
         PureSWAAllocator SWAAllocator SplitSWAAllocator StateAllocator TokenAllocator UnifiedMambaAllocator
         UnifiedMambaSWAAllocator UnifiedSWAAllocator
     """,
-    "kvstead.prefix": "Namespace PrefixTree",
+    "kvstead.prefix": "Adapter Namespace PrefixTree TokenKey",
     "kvstead.engine": "Chunk KVCacheManager Lease MemoryStats Outcome Request Runner Scheduler Status Step",
     "kvstead.integrations.transformers": "Completion FinishReason LLM Piece SamplingParams TransformersRunner",
 }

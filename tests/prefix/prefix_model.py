@@ -3,8 +3,44 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
-Key = tuple  # (namespace, token, token, ...): a prefix that ends on a page boundary
+from hypothesis import strategies as st
+
+from kvstead.prefix import Adapter, Namespace, TokenKey
+
+Key = tuple  # (namespace, (token, its keys), ...): a prefix that ends on a page boundary
+
+
+class Space(NamedTuple):
+    """What a request's tokens depend on besides their ids: the keywords of `match` and `insert`."""
+
+    namespace: Namespace
+    keys: tuple[TokenKey, ...] = ()
+
+    def pairs(self, tokens):
+        """Each token with the keys over it: what must be equal for two tokens to be the same."""
+        return [
+            (token, frozenset((key.start, key.value) for key in self.keys if _covers(key, position)))
+            for position, token in enumerate(tokens.tolist())
+        ]
+
+    def key(self, tokens):
+        """The model's key of a prefix; the root is of every namespace."""
+        return (self.namespace, *self.pairs(tokens)) if tokens.size else ()
+
+
+def _covers(key, position):
+    return key.start <= position and (key.end is None or position < key.end)
+
+
+def spaces(namespaces):
+    """Spaces with few different keys, in front of, inside and across pages, so that many are equal in part."""
+    starts, lengths = st.sampled_from([0, 0, 1, 2, 3, 4, 63, 64, 129]), st.sampled_from([1, 2, 3, 5, 64, None, None])
+    values = st.sampled_from(["x", "y", Adapter("x", "1"), Adapter("x", "2")])
+    key = st.builds(lambda at, size, value: TokenKey(at, size and at + size, value), starts, lengths, values)
+    keys = st.one_of(st.just(()), st.just((TokenKey(2, 5, "x"),)), st.lists(key, max_size=3).map(tuple))
+    return st.builds(Space, st.sampled_from(namespaces), keys)
 
 
 @dataclass
@@ -134,6 +170,14 @@ def keyed_nodes(root):
         node, key = stack.pop()
         for name, child in node.children.items():
             space = () if key else (name[0],)
-            stack.append((child, (*key, *space, *child.tokens.tolist())))
+            stack.append((child, (*key, *space, *_pairs_of(child))))
         if node.parent is not None:
             yield key, node
+
+
+def _pairs_of(node):
+    """A node's tokens as `Space.pairs` names them."""
+    return [
+        (token, frozenset(name for name, stop in node.keys.items() if name[0] <= position < stop))
+        for position, token in enumerate(node.tokens.tolist(), start=node.start)
+    ]

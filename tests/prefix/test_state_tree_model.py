@@ -5,7 +5,7 @@ import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
-from prefix_model import keyed_nodes
+from prefix_model import Space, keyed_nodes, spaces
 from state_tree_model import StateTreeModel
 from tree_setup import FreeStates
 
@@ -40,9 +40,10 @@ class StateTreeMachine(RuleBasedStateMachine):
         self.model = StateTreeModel(page_size, policy, span, is_chunked)
         self.locked = []  # (node, key, where its window part begins), one a lock
         self.held = []  # (node, key), one a hold
+        self.spaces = {}  # by the key of a state
         for stem, length in branches:
             pages = [0] * stem + [1] * length
-            self.cache(np.repeat(pages, page_size), NAMESPACES[0], 0, 0, puts=True)
+            self.cache(np.repeat(pages, page_size), Space(NAMESPACES[0]), 0, 0, puts=True)
 
     def tokens(self, data):
         """Keys over two letters, one of them rare, so that most continue one another."""
@@ -51,19 +52,19 @@ class StateTreeMachine(RuleBasedStateMachine):
 
     @rule(
         data=st.data(),
-        namespace=st.sampled_from(NAMESPACES),
+        space=spaces(NAMESPACES),
         priority=st.integers(-2, 2),
         num_dead=st.sampled_from([0, 0, 0, 1, 3]),
         puts=st.sampled_from([True, True, False]),
         lock=st.booleans(),
     )
-    def insert(self, data, namespace, priority, num_dead, puts, lock):
+    def insert(self, data, space, priority, num_dead, puts, lock):
         """A request caches its row, the head of it without windows, and the state that it has come to."""
-        node, key = self.cache(self.tokens(data), namespace, priority, num_dead, puts=puts)
+        node, key = self.cache(self.tokens(data), space, priority, num_dead, puts=puts)
         if lock and node is not None:
             self.lock_both(node, key)
 
-    def cache(self, tokens, namespace, priority, num_dead, *, puts):
+    def cache(self, tokens, space, priority, num_dead, *, puts):
         """Insert a key where it fits, evicting if need be."""
         short = tokens.size - self.room()
         if short > self.tree.evictable_tokens:
@@ -74,12 +75,13 @@ class StateTreeMachine(RuleBasedStateMachine):
         if self.model.span < inf:
             self.allocator.free_swa_segment(row[: num_dead * self.page_size], start_pos=0)
             has_window[num_dead:] = True
-        done = self.tree.insert(tokens, row, namespace=namespace, priority=priority)
+        done = self.tree.insert(tokens, row, **space._asdict(), priority=priority)
         pages = (row[:: self.page_size] // self.page_size).tolist()
-        shared = self.model.insert(namespace, tokens.tolist(), pages, has_window.tolist(), priority)
+        shared = self.model.insert(space.namespace, space.pairs(tokens), pages, has_window.tolist(), priority)
         assert (done.num_shared, done.num_tokens) == (shared, tokens.size)
         self.allocator.free_segment(row[:shared], start_pos=0)
-        key = (namespace, *tokens.tolist())
+        key = (space.namespace, *space.pairs(tokens))
+        self.spaces[key] = space
         if puts:
             self.put_both(done.node, key)
         return done.node, key
@@ -104,13 +106,14 @@ class StateTreeMachine(RuleBasedStateMachine):
     )
     def match(self, data, misses, then):
         """A match is the longest prefix that ends at a state and has its window, with the slots put in for it."""
-        known = sorted(self.model.states, key=lambda key: (key[0].lora, key[1:]))
-        namespace, *cached = data.draw(st.sampled_from(known), label="cached")
-        tokens = self.tokens(data) if misses else np.array(cached + [0] * self.page_size)
-        found = self.tree.match(tokens, namespace=namespace)
-        assert (found.num_tokens, found.num_found) == self.model.match(namespace, tokens.tolist())
+        cached = data.draw(st.sampled_from(list(self.model.states)), label="cached")
+        space = data.draw(st.sampled_from([self.spaces[cached], Space(cached[0])]), label="space")
+        known = [token for token, _ in cached[1:]]
+        tokens = self.tokens(data) if misses else np.array(known + [0] * self.page_size)
+        found = self.tree.match(tokens, **space._asdict())
+        assert (found.num_tokens, found.num_found) == self.model.match(space.namespace, space.pairs(tokens))
         assert found.node.end == found.num_tokens
-        keys = self.model.prefixes(namespace, tokens[: found.num_tokens].tolist())
+        keys = self.model.prefixes(space.namespace, space.pairs(tokens[: found.num_tokens]))
         slots = [self.model.pages[key].page * self.page_size + i for key in keys for i in range(self.page_size)]
         assert self.tree.slots(found).tolist() == slots
         key = keys[-1] if keys else ()

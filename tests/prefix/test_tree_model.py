@@ -3,7 +3,7 @@ import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
-from prefix_model import PrefixModel
+from prefix_model import PrefixModel, spaces
 
 from eviction_in_tokens import Gone, evict
 from kvstead.allocators import PagedAllocator
@@ -42,45 +42,45 @@ class TreeMachine(RuleBasedStateMachine):
         ids = np.concatenate([run, np.full(tail, 7)])
         return ids.astype(data.draw(st.sampled_from([np.int32, np.int64]), label="dtype"))
 
-    @rule(data=st.data(), namespace=st.sampled_from(NAMESPACES), priority=st.integers(-2, 2))
-    def insert(self, data, namespace, priority):
+    @rule(data=st.data(), space=spaces(NAMESPACES), priority=st.integers(-2, 2))
+    def insert(self, data, space, priority):
         """A request caches its row: shared slots from the tree, then its own; duplicates go back."""
         tokens = self.tokens(data)
         page_size = self.page_size
         own_from = 0  # positions below come from the tree, as after a match, or are computed again
         if data.draw(st.booleans(), label="reuse"):
-            own_from = len(self.model.cached(namespace, tokens.tolist())) * page_size
+            own_from = len(self.model.cached(space.namespace, space.pairs(tokens))) * page_size
         num_own = -(-(tokens.size - own_from) // page_size) * page_size
         own = self.allocator.alloc(num_own)
         if own is None:
             return
         own = own.numpy()
-        chain = self.model.cached(namespace, tokens.tolist())[: own_from // page_size]
+        chain = self.model.cached(space.namespace, space.pairs(tokens))[: own_from // page_size]
         reused = [self.model.pages[key].page * page_size + i for key in chain for i in range(page_size)]
         row = np.concatenate([np.array(reused, dtype=np.int64), own])[: tokens.size]
         pages = row[::page_size][: tokens.size // page_size] // page_size
-        done = self.tree.insert(tokens, row, namespace=namespace, priority=priority)
+        done = self.tree.insert(tokens, row, **space._asdict(), priority=priority)
         row_copy = row.copy()
         row[:] = -1  # the tree has its own copy
-        assert done.num_shared == self.model.insert(namespace, tokens.tolist(), pages.tolist(), priority)
+        assert done.num_shared == self.model.insert(space.namespace, space.pairs(tokens), pages.tolist(), priority)
         assert done.num_tokens == tokens.size // page_size * page_size
         self.allocator.free_segment(row_copy[own_from : done.num_shared], start_pos=own_from)
         self.allocator.free_segment(row_copy[done.num_tokens :], start_pos=done.num_tokens)
 
-    @rule(data=st.data(), namespace=st.sampled_from(NAMESPACES), lock=st.booleans())
-    def match(self, data, namespace, lock):
+    @rule(data=st.data(), space=spaces(NAMESPACES), lock=st.booleans())
+    def match(self, data, space, lock):
         """A match is the longest cached prefix, with the slots that were inserted for it."""
         tokens = self.tokens(data)
-        ids = tokens.tolist()
-        found = self.tree.match(tokens, namespace=namespace)
-        assert found.num_tokens == self.model.match(namespace, ids)
-        pages = [self.model.pages[key].page for key in self.model.cached(namespace, ids)]
+        ids = space.pairs(tokens)
+        found = self.tree.match(tokens, **space._asdict())
+        assert found.num_tokens == self.model.match(space.namespace, ids)
+        pages = [self.model.pages[key].page for key in self.model.cached(space.namespace, ids)]
         slots = self.tree.slots(found)
         assert slots.dtype == np.int64
         assert slots.tolist() == [page * self.page_size + i for page in pages for i in range(self.page_size)]
         if lock:
             self.tree.lock(found.node)
-            key = (namespace, *ids[: found.num_tokens]) if found.num_tokens else ()  # the root is of every namespace
+            key = space.key(tokens[: found.num_tokens])
             self.model.pins[key] = self.model.pins.get(key, 0) + 1
             self.handles.append((found, key, slots))
 

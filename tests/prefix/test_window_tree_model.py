@@ -3,7 +3,7 @@ import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
-from prefix_model import keyed_nodes
+from prefix_model import keyed_nodes, spaces
 from window_tree_model import PIECE, WindowTreeModel
 
 from eviction_in_tokens import evict
@@ -58,14 +58,14 @@ class WindowTreeMachine(RuleBasedStateMachine):
 
     @rule(
         data=st.data(),
-        namespace=st.sampled_from(NAMESPACES),
+        space=spaces(NAMESPACES),
         priority=st.integers(-2, 2),
         reuse=st.sampled_from(["nothing", "usable", "found"]),
         died=st.sampled_from(["nothing", "head", "anything"]),
         lock=st.booleans(),
         grouped=st.booleans(),
     )
-    def insert(self, data, namespace, priority, reuse, died, lock, grouped):
+    def insert(self, data, space, priority, reuse, died, lock, grouped):
         """A request caches a row, part of it without windows: what it gives lives on in the tree, the rest is freed."""
         tokens = self.tokens(data)
         own = self.compute(tokens.size)
@@ -75,8 +75,8 @@ class WindowTreeMachine(RuleBasedStateMachine):
         own_from = 0
         row = own.copy()
         if reuse != "nothing":
-            self.match_both(namespace, tokens)
-            chain = self.model.cached(namespace, tokens.tolist())
+            self.match_both(space, tokens)
+            chain = self.model.cached(space.namespace, space.pairs(tokens))
             own_from = (self.model.restorable(chain) if reuse == "usable" else len(chain) * page_size) // page_size
             pages = [self.model.pages[key].page for key in chain[:own_from]]
             own_from *= page_size
@@ -89,27 +89,27 @@ class WindowTreeMachine(RuleBasedStateMachine):
             dead = [start for start in dead if died == "anything" and data.draw(st.booleans(), label="dead")]
         if grouped:
             with self.allocator.defer_frees():
-                done = self.insert_row(namespace, tokens, row, own_from, dead, priority)
+                done = self.insert_row(space, tokens, row, own_from, dead, priority)
         else:
-            done = self.insert_row(namespace, tokens, row, own_from, dead, priority)
+            done = self.insert_row(space, tokens, row, own_from, dead, priority)
         if lock:
-            self.lock_both(done.node, (namespace, *tokens[: done.num_tokens].tolist()) if done.num_tokens else ())
+            self.lock_both(done.node, space.key(tokens[: done.num_tokens]))
 
-    def insert_row(self, namespace, tokens, row, own_from, dead, priority):
+    def insert_row(self, space, tokens, row, own_from, dead, priority):
         """Let the windows of some pages die, insert the row and free what the tree did not take."""
         page_size = self.page_size
         for start in dead:
             self.allocator.free_swa_segment(row[start : start + page_size], start_pos=start)
         pages = row[::page_size][: tokens.size // page_size] // page_size
         linked_pages = self.allocator.window_pages[pages]
-        chain = self.model.cached(namespace, tokens.tolist())
+        chain = self.model.cached(space.namespace, space.pairs(tokens))
         expected = [self.allocator.window_pages[self.model.pages[key].page] for key in chain]
         expected = [linked_page or offer for linked_page, offer in zip(expected, linked_pages.tolist(), strict=False)]
         passed = row[: tokens.size].copy()
-        done = self.tree.insert(tokens, passed, namespace=namespace, priority=priority)
+        done = self.tree.insert(tokens, passed, **space._asdict(), priority=priority)
         passed[:] = -1  # the tree has its own copy
         num_shared = self.model.insert(
-            namespace, tokens.tolist(), pages.tolist(), (linked_pages > 0).tolist(), priority
+            space.namespace, space.pairs(tokens), pages.tolist(), (linked_pages > 0).tolist(), priority
         )
         assert (done.num_shared, done.num_tokens) == (num_shared, tokens.size // page_size * page_size)
         assert self.allocator.window_pages[[self.model.pages[key].page for key in chain]].tolist() == expected
@@ -117,19 +117,19 @@ class WindowTreeMachine(RuleBasedStateMachine):
         self.allocator.free_segment(row[done.num_tokens :], start_pos=done.num_tokens)
         return done
 
-    @rule(data=st.data(), namespace=st.sampled_from(NAMESPACES), lock=st.booleans())
-    def match(self, data, namespace, lock):
+    @rule(data=st.data(), space=spaces(NAMESPACES), lock=st.booleans())
+    def match(self, data, space, lock):
         """A match is the longest prefix that can be continued, with the slots that were inserted for it."""
         tokens = self.tokens(data)
-        found = self.match_both(namespace, tokens)
+        found = self.match_both(space, tokens)
         if lock:
-            self.lock_both(found.node, (namespace, *tokens[: found.num_tokens].tolist()) if found.num_tokens else ())
+            self.lock_both(found.node, space.key(tokens[: found.num_tokens]))
 
-    def match_both(self, namespace, tokens):
+    def match_both(self, space, tokens):
         """Match in the tree and in the model."""
-        found = self.tree.match(tokens, namespace=namespace)
-        assert (found.num_tokens, found.num_found) == self.model.match(namespace, tokens.tolist())
-        keys = self.model.prefixes(namespace, tokens[: found.num_tokens].tolist())
+        found = self.tree.match(tokens, **space._asdict())
+        assert (found.num_tokens, found.num_found) == self.model.match(space.namespace, space.pairs(tokens))
+        keys = self.model.prefixes(space.namespace, space.pairs(tokens[: found.num_tokens]))
         slots = [self.model.pages[key].page * self.page_size + i for key in keys for i in range(self.page_size)]
         assert self.tree.slots(found).tolist() == slots
         return found

@@ -3,15 +3,17 @@
 from kvstead.pages.amounts import Evicted
 from kvstead.prefix.component import Component
 from kvstead.prefix.full import FullComponent
-from kvstead.prefix.node import Insertion, Match, Namespace, Node, StatePart, WindowPart
+from kvstead.prefix.node import Insertion, Match, Node, StatePart, WindowPart
 from kvstead.prefix.queue import POLICIES
 from kvstead.prefix.slot_pools import SlotPool, StateSlots, WindowPool, window_pool
 from kvstead.prefix.state import StateComponent
+from kvstead.prefix.token_keys import Adapter, Namespace, TokenKey
 from kvstead.prefix.tree import PrefixTree
 from kvstead.prefix.window import WindowComponent
 
 __all__ = [
     "POLICIES",
+    "Adapter",
     "Component",
     "Evicted",
     "FullComponent",
@@ -24,6 +26,7 @@ __all__ = [
     "StateComponent",
     "StatePart",
     "StateSlots",
+    "TokenKey",
     "WindowComponent",
     "WindowPart",
     "WindowPool",

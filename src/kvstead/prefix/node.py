@@ -12,28 +12,12 @@ from numpy.typing import NDArray
 from kvstead.errors import RequestError
 from kvstead.kernels.array_types import IntArray
 from kvstead.kernels.tokens import TokenArray, narrow
+from kvstead.prefix.token_keys import NO_KEYS, ChildKey, KeySpans
 
 # Token ids that callers pass: int32[n] or int64[n] on the host.
 Tokens: TypeAlias = NDArray[np.int32] | NDArray[np.int64]
 
 _TOKEN_DTYPES = (np.dtype(np.int32), np.dtype(np.int64))
-
-
-@dataclass(frozen=True, slots=True)
-class Namespace:
-    """What must be equal, besides the tokens, for two requests to share a prefix.
-
-    lora: the adapter's name. salt: a tenant's secret. images: hashes of the images behind placeholder tokens, in
-    order. Compared field by field, so no choice of strings can make two namespaces meet.
-    """
-
-    lora: str = ""
-    salt: str = ""
-    images: tuple[str, ...] = ()
-
-
-# A child is found by the bytes of its first page; below the root the namespace stands in front of them.
-ChildKey: TypeAlias = bytes | tuple[Namespace, bytes]
 
 
 class Usage:
@@ -99,8 +83,8 @@ class StatePart(Usage):
 class Node(Usage):
     """A stretch of tokens, whole pages, that every sequence below it has in common.
 
-    tokens: int32[n], the ids from `start` to `end`, which count tokens from the root. pins: locks that were taken at
-    this very node.
+    tokens: int32[n], the ids from `start` to `end`, which count tokens from the root. keys: those that lie over them.
+    pins: locks that were taken at this very node.
 
     Then what the components keep here; full attention: `pages` int64[n / page_size], one id for every page of slots,
     and `locks`, the pins and held states at this node and everywhere below; window layers: `window`; layers with a
@@ -109,7 +93,20 @@ class Node(Usage):
     `parent` is None for the root and for a node that has left the tree.
     """
 
-    __slots__ = ("children", "end", "key", "locks", "pages", "parent", "pins", "start", "state", "tokens", "window")
+    __slots__ = (
+        "children",
+        "end",
+        "key",
+        "keys",
+        "locks",
+        "pages",
+        "parent",
+        "pins",
+        "start",
+        "state",
+        "tokens",
+        "window",
+    )
 
     def __init__(
         self, parent: Node | None, key: ChildKey, tokens: TokenArray, pages: IntArray, now: int, priority: int
@@ -117,6 +114,7 @@ class Node(Usage):
         super().__init__(now, priority)
         self.parent = parent
         self.key = key
+        self.keys: KeySpans = NO_KEYS
         self.tokens = tokens
         self.pages = pages
         self.start: int = 0 if parent is None else parent.end

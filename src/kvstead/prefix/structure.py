@@ -19,25 +19,30 @@ from kvstead.errors import UseAfterFree
 from kvstead.kernels.array_types import IntArray
 from kvstead.kernels.tokens import TokenArray, common_prefix
 from kvstead.prefix.component import Component, fail
-from kvstead.prefix.node import ChildKey, Namespace, Node
+from kvstead.prefix.node import Node
+from kvstead.prefix.token_keys import PLAIN, ChildKey, KeySpans, Namespace, child_key, first_difference, spans_between
 
 NO_PAGES: IntArray = np.empty(0, dtype=np.int64)
 
 
-def walk(root: Node, key: TokenArray, namespace: Namespace, page_size: int) -> tuple[list[Node], int]:
-    """Follow `key` as far as it is cached: the nodes from the root on, and the number of tokens, whole pages.
+def walk(root: Node, key: TokenArray, namespace: Namespace, keys: KeySpans, page_size: int) -> tuple[list[Node], int]:
+    """Follow `key`, with `keys` over its tokens: the nodes from the root on, and the tokens cached, in whole pages.
 
     The last node may reach further than `key` goes with it.
     """
     node, end = root, 0
     path = [node]
     while end < key.size:
-        page = key[end : end + page_size].tobytes()
-        child = node.children.get(page if end else (namespace, page))
+        first = key[end : end + page_size]
+        page = first.tobytes()
+        name: ChildKey = page if end else (namespace, page)  # without a call: this is the hot path
+        child = node.children.get(child_key(first, end, namespace, keys) if keys else name)
         if child is None:
             break
         path.append(child)
         num_common = common_prefix(key, end, child.tokens)
+        if keys or child.keys:
+            num_common = first_difference(keys, child.keys, end, end + num_common) - end
         if num_common < child.tokens.size:
             return path, end + num_common - num_common % page_size
         node, end = child, child.end
@@ -108,15 +113,23 @@ class TreeStructure:
         return node
 
     def hang(
-        self, parent: Node, tokens: TokenArray, pages: IntArray, namespace: Namespace, now: int, priority: int
+        self,
+        parent: Node,
+        tokens: TokenArray,
+        pages: IntArray,
+        namespace: Namespace,
+        keys: KeySpans,
+        now: int,
+        priority: int,
     ) -> Node:
         """Add copies of new tokens and pages below `parent`, in as many nodes as components want; returns the last."""
         cuts = sorted({cut for component in self._components for cut in component.cuts(pages)})
         for start, end in pairwise((0, *cuts, pages.size)):
             stretch = tokens[start * self._page_size : end * self._page_size].copy()
-            page = stretch[: self._page_size].tobytes()
-            key: ChildKey = page if parent.parent is not None else (namespace, page)
+            key = child_key(stretch[: self._page_size], parent.end, namespace, keys)
             leaf = Node(parent, key, stretch, pages[start:end].copy(), now, priority)
+            if keys:
+                leaf.keys = spans_between(keys, leaf.start, leaf.end)
             parent.children[key] = leaf
             for component in self._components:
                 component.adopt(leaf)
@@ -134,7 +147,10 @@ class TreeStructure:
         lower.tokens = lower.tokens[num_tokens:].copy()
         parent.children[upper.key] = upper
         lower.parent, lower.start = upper, upper.end
-        lower.key = lower.tokens[: self._page_size].tobytes()
+        if lower.keys:
+            upper.keys = spans_between(lower.keys, upper.start, upper.end)
+            lower.keys = spans_between(lower.keys, lower.start, lower.end)
+        lower.key = child_key(lower.tokens[: self._page_size], lower.start, PLAIN, lower.keys)
         upper.children[lower.key] = lower
         for component in self._components:
             component.split(upper, lower)
@@ -152,6 +168,8 @@ class TreeStructure:
             if not component.is_joinable(upper, lower):
                 return
         lower.tokens = np.concatenate((upper.tokens, lower.tokens))
+        if upper.keys:
+            lower.keys = {**upper.keys, **lower.keys}
         lower.access, lower.hits = upper.access, max(upper.hits, lower.hits)
         lower.priority = max(upper.priority, lower.priority)
         lower.key, lower.start, lower.parent, upper.parent = upper.key, upper.start, parent, None
@@ -203,10 +221,11 @@ def _faults(parent: Node, key: ChildKey, child: Node, page_size: int) -> Iterato
         yield f"has {child.tokens.size} tokens of {child.tokens.dtype}, which are no whole pages of {page_size}"
     if child.start != parent.end or child.end != parent.end + child.tokens.size:
         yield f"ends at {child.end}, but its parent at {parent.end}"
-    if key != child.key or child.tokens[:page_size].tobytes() != (key[1] if isinstance(key, tuple) else key):
-        yield "does not hang under the bytes of its first page"
-    if isinstance(key, tuple) != (parent.parent is None):
-        yield "has its namespace in the wrong place"
+    if child.keys != spans_between(child.keys, child.start, child.end):
+        yield f"has keys {child.keys} that are not over its own tokens"
+    space = key[0] if isinstance(key, tuple) else PLAIN
+    if key != child.key or key != child_key(child.tokens[:page_size], child.start, space, child.keys):
+        yield "does not hang under its first page, with its namespace and keys"
     if child.pins < 0:
         yield f"has {child.pins} pins"
     if parent.parent is not None and child.access > parent.access:

@@ -10,7 +10,7 @@ only partly filled is never keyed at all: it belongs to its request until it is 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
@@ -18,21 +18,21 @@ from kvstead.errors import InvalidSize, KVSteadError, LockUnderflow
 from kvstead.kernels.array_types import IntArray
 from kvstead.kernels.arrays import Integers, to_host
 from kvstead.model.window import Window
-from kvstead.pages.amounts import Amounts, Evicted
+from kvstead.pages.amounts import Evicted
 from kvstead.prefix.component import Component
 from kvstead.prefix.eviction import Eviction
 from kvstead.prefix.full import FullComponent
-from kvstead.prefix.node import Insertion, Match, Namespace, Node, Tokens, WindowPart, key_of
+from kvstead.prefix.node import Insertion, Match, Node, Tokens, WindowPart, key_of
 from kvstead.prefix.queue import policy_named
 from kvstead.prefix.slot_pools import SlotPool, StateSlots, window_pool
 from kvstead.prefix.state import StateComponent
 from kvstead.prefix.structure import NO_PAGES, TreeStructure, Watcher, audit_structure, path_up, walk
+from kvstead.prefix.token_keys import NO_KEYS, PLAIN, Namespace, TokenKey, key_spans
+from kvstead.prefix.tree_counts import TreeCounts
 from kvstead.prefix.window import WindowComponent
 
-_PLAIN = Namespace()
 
-
-class PrefixTree:
+class PrefixTree(TreeCounts):
     """Cached prefixes over the pages of one allocator.
 
     allocator: gets back what is evicted; slots come from its users, through `insert`. policy: which unlocked leaf is
@@ -76,62 +76,17 @@ class PrefixTree:
         """Have somebody told of every change of the nodes from now on."""
         self._structure.watchers.append(watcher)
 
-    def evictable(self) -> Amounts:
-        """Pages of each side that eviction can free. O(sides)."""
-        amounts = Amounts()
-        for part in self._components:
-            amounts[part.side] = part.evictable
-        return amounts
-
-    @property
-    def evictable_tokens(self) -> int:
-        """Tokens that eviction can free. O(1)."""
-        return self._full.evictable * self.page_size
-
-    @property
-    def protected_tokens(self) -> int:
-        """Tokens on paths that are locked or lead to held states. O(1)."""
-        return self._full.protected * self.page_size
-
-    @property
-    def window_evictable_tokens(self) -> int:
-        """Tokens whose window slots eviction can free. O(1)."""
-        return self._window.evictable * self.page_size if self._window else 0
-
-    @property
-    def window_protected_tokens(self) -> int:
-        """Tokens whose window slots locks keep. O(1)."""
-        return self._window.protected * self.page_size if self._window else 0
-
-    @property
-    def num_tombstone_tokens(self) -> int:
-        """Cached tokens that have no window slots any more. O(1)."""
-        return self._window.dead * self.page_size if self._window else 0
-
-    @property
-    def num_states(self) -> int:
-        """States that nodes have, each in a slot of its own. O(1)."""
-        return self._states.num_states if self._states else 0
-
-    @property
-    def evictable_states(self) -> int:
-        """Those of them that eviction can free. O(1)."""
-        return self._states.evictable if self._states else 0
-
-    @property
-    def held_states(self) -> int:
-        """Those of them that `hold_state` keeps. O(1)."""
-        return self.num_states - self.evictable_states
-
-    def match(self, tokens: Tokens, *, namespace: Namespace = _PLAIN) -> Match:
+    def match(self, tokens: Tokens, *, namespace: Namespace = PLAIN, keys: Sequence[TokenKey] = ()) -> Match:
         """Find the longest cached prefix of `tokens`, in whole pages, and mark it as used now.
 
         tokens: int32[n] or int64[n]. A request that must compute at least one token passes all but its last. With a
         window, the longest prefix whose last window of tokens is there as well. The match holds nothing: `lock` its
-        node before anything may evict. Earlier matches stay valid. Raises `RequestError` for anything but a flat array
-        of ids that fit int32.
+        node before anything may evict. Earlier matches stay valid. keys: what tokens depend on besides their ids; a
+        page matches with equal keys only. Raises `RequestError` for anything but a flat array of ids that fit int32,
+        and for keys that are none.
         """
-        path, num_found = walk(self.root, key_of(tokens, self.page_size), namespace, self.page_size)
+        key, spans = key_of(tokens, self.page_size), key_spans(keys) if keys else NO_KEYS
+        path, num_found = walk(self.root, key, namespace, spans, self.page_size)
         node = self._structure.node_at(path[-1], self._structure.usable(path, num_found))
         self._clock += 1
         self._structure.use(node, self._clock, 1, node.priority)
@@ -149,7 +104,15 @@ class PrefixTree:
         """The ids of all pages that the tree owns, ascending. O(pages of the pool), for audits."""
         return self._full.held_pages()
 
-    def insert(self, tokens: Tokens, slots: Integers, *, namespace: Namespace = _PLAIN, priority: int = 0) -> Insertion:
+    def insert(
+        self,
+        tokens: Tokens,
+        slots: Integers,
+        *,
+        namespace: Namespace = PLAIN,
+        keys: Sequence[TokenKey] = (),
+        priority: int = 0,
+    ) -> Insertion:
         """Cache the whole pages of `tokens`; the tree owns from now on the pages that are new to it.
 
         tokens: int32[n] or int64[n]. slots: n of any integer type, the request's row from position 0; copied. For the
@@ -158,15 +121,15 @@ class PrefixTree:
         pages, as their slots are. Tokens past the last whole page are ignored and stay the caller's. priority: raised
         to this along the path.
 
-        Raises `RequestError` for tokens as in `match`, `InvalidSize` when tokens and slots differ in number,
+        Raises `RequestError` for tokens and keys as in `match`, `InvalidSize` when tokens and slots differ in number,
         `MisalignedSegment` and `ForeignPage` for new slots that are no whole pages of the pool, `AuditError` for a page
         that the tree owns already.
         """
-        key = key_of(tokens, self.page_size)
-        row = to_host(slots)
+        key, row = key_of(tokens, self.page_size), to_host(slots)
+        spans = key_spans(keys) if keys else NO_KEYS
         if row.size != len(tokens):
             raise InvalidSize(f"{len(tokens)} tokens came with {row.size} slots. Pass one slot for every token.")
-        path, num_shared = walk(self.root, key, namespace, self.page_size)
+        path, num_shared = walk(self.root, key, namespace, spans, self.page_size)
         pages = self._full.claim(row[num_shared : key.size])  # raises before anything has changed
         try:
             for component in self._components:
@@ -177,7 +140,7 @@ class PrefixTree:
         self._clock += 1
         node = self._structure.node_at(path[-1], num_shared)
         if pages.size:
-            node = self._structure.hang(node, key[num_shared:], pages, namespace, self._clock, priority)
+            node = self._structure.hang(node, key[num_shared:], pages, namespace, spans, self._clock, priority)
         self._structure.use(node, self._clock, 0, priority)
         return Insertion(node, key.size, num_shared)
 
