@@ -1,4 +1,5 @@
 import gzip
+import json
 
 import pytest
 
@@ -113,3 +114,51 @@ def test_many_sessions_are_made_as_they_are_read(monkeypatch):
     with pytest.raises(Enough):
         make(path="-", seed=1, num_sessions=10**12)
     assert len(lines) == 100
+
+
+def test_convert_writes_any_log_as_a_trace(kvstead, tmp_path):
+    """A table with columns of its own becomes Mooncake lines and Parquet, which replay and give the same figures."""
+    log = tmp_path / "log.csv"
+    log.write_text("ts,in,out,conv\n" + "".join(f"{i},{40 + i},4,{i % 3}\n" for i in range(9)) + "x,1,1,1\n")
+    columns = ["--columns", "arrival=ts,prompt=in,output=out,session=conv", "--time-unit", "s"]
+    figures = []
+    for name in ("trace.jsonl.zst", "trace.parquet"):
+        ended = kvstead("trace", "convert", log, tmp_path / name, *columns)
+        assert ended.code == 0
+        assert "9 requests, 1 rows left out" in ended.err
+        assert "line 11: expected a time in `ts`" in ended.err
+        figures.append(kvstead("trace", "stats", tmp_path / name, "--json").json["traces"][0])
+    first, second = ({**each, "name": ""} for each in figures)
+    assert first == second
+    assert first["requests"] == 9
+    assert first["reuse"]["hit_tokens"] == 0
+    ended = kvstead("trace", "convert", log, tmp_path / "t.jsonl", *columns, "--strict")
+    assert ended.code == 2
+    assert "line 11" in ended.err
+
+
+def test_convert_needs_two_names(kvstead, tmp_path):
+    """With one name there is nothing to write to."""
+    ended = kvstead("trace", "convert", tmp_path / "log.csv")
+    assert ended.code == 2
+    assert "last the file to write" in ended.err
+
+
+def test_stats_say_what_was_assumed(kvstead, tmp_path):
+    """Guesses and rows left out stand under the table; chats are counted as sessions."""
+    log = tmp_path / "chats.json"
+    chat = [{"from": "human", "value": "hello " * 30}, {"from": "gpt", "value": "good day"}] * 2
+    log.write_text(json.dumps([{"conversations": chat}, {"conversations": 5}]))
+    ended = kvstead("trace", "stats", log)
+    assert ended.code == 0
+    assert "texts have a token for every 4 bytes" in ended.out
+    assert "row 2: expected a list of messages" in ended.out
+    assert kvstead("trace", "stats", log, "--json").json["traces"][0]["sessions"] == 1
+
+
+@pytest.mark.parametrize("columns", ["arrival", "speed=x", "=x", "arrival="])
+def test_columns_that_are_none_are_refused(kvstead, azure, columns):
+    """A column without a field, or of an unknown name, is one line."""
+    ended = kvstead("trace", "stats", azure, "--columns", columns)
+    assert ended.code == 2
+    assert "NAME=FIELD" in ended.err or "is no column of a log" in ended.err

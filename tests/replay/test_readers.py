@@ -5,7 +5,9 @@ import numpy as np
 import pytest
 
 from kvstead.errors import TraceError
-from kvstead.replay.readers import TRACE_FORMATS, read_trace
+from kvstead.replay.logs.formats import FORMAT_NAMES
+from kvstead.replay.logs.options import LogOptions
+from kvstead.replay.readers import read_trace
 
 TRACES = Path(__file__).resolve().parents[2] / ".." / "shared" / "traces"
 needs_traces = pytest.mark.skipif(not TRACES.is_dir(), reason="the production traces are not beside this checkout")
@@ -23,6 +25,12 @@ QWEN_ROW = {
 MOONCAKE_ROW = {"timestamp": 27482, "input_length": 6955, "output_length": 52, "hash_ids": list(range(46, 60))}
 AZURE = "TIMESTAMP,ContextTokens,GeneratedTokens"
 BURSTGPT = "Timestamp,Model,Request tokens,Response tokens,Total tokens,Log Type"
+
+
+@pytest.fixture
+def strict():
+    """Read a file, and stop at the first row that cannot be read."""
+    return lambda path, **options: read_trace(path, LogOptions(strict=True, **options))
 
 
 @pytest.fixture
@@ -53,17 +61,16 @@ def test_mooncake_rows_are_read(write):
     assert trace.problems == ()
 
 
-def test_mooncake_rows_have_one_block_size(write):
+def test_mooncake_rows_have_one_block_size(strict, write):
     """A `block_size` in the rows replaces 512; one that changes, or is no size, is an error."""
     row = {"timestamp": 0, "input_length": 20, "output_length": 1, "hash_ids": [5, 6], "block_size": 16}
-    assert read_trace(write(row, row)).block_size == 16
+    assert strict(write(row, row)).block_size == 16
     with pytest.raises(TraceError, match=r"line 2: expected `block_size` 16 as in the first row, found 32"):
-        read_trace(write(row, {**row, "block_size": 32}))
-    with pytest.raises(TraceError, match=r"line 2: expected `block_size` 16 as in the first row, found 512"):
-        read_trace(write(row, {key: row[key] for key in row if key != "block_size"}))
-    for bad in (0, -16, "16", True, None, 1 << 40):
+        strict(write(row, {**row, "block_size": 32}))
+    assert len(strict(write(row, {key: row[key] for key in row if key != "block_size"}))) == 2
+    for bad in (0, -16, "16", True, 1 << 40):
         with pytest.raises(TraceError, match="line 1: expected a `block_size` of 1 to"):
-            read_trace(write({**row, "block_size": bad}))
+            strict(write({**row, "block_size": bad}))
 
 
 def test_ids_of_any_size_are_numbered_from_0(write):
@@ -81,14 +88,6 @@ def test_qwen_rows_are_read(write):
     assert (trace.format, trace.block_size) == ("qwen", 16)
     assert trace.arrivals == pytest.approx([0.0, 1.386])
     assert trace.block_ids.tolist() == [0, 1, 2, 0, 1, 2]
-
-
-@pytest.mark.parametrize("key", ["chat_id", "parent_chat_id", "turn"])
-@pytest.mark.parametrize("value", ["x", None, 1.5, True])
-def test_qwen_chats_are_numbered(write, key, value):
-    """A chat's place that is no integer is a bad row."""
-    with pytest.raises(TraceError, match=f"line 2: expected an integer `{key}`"):
-        read_trace(write(QWEN_ROW, {**QWEN_ROW, key: value}))
 
 
 @pytest.mark.parametrize(
@@ -116,21 +115,20 @@ def test_azure_rows_are_read(write, times, expected):
         "2023-11-16,10,10",
         "2023-13-16 18:17:03,10,10",
         "1969-11-16 18:17:03,10,10",
-        "2199-11-16 18:17:03,10,10",
         "12.5,10,10",
         "2023-11-16 18:17:03,10",
         "2023-11-16 18:17:03,10,10,10",
         "2023-11-16 18:17:03,-10,10",
-        "2023-11-16 18:17:03,1e3,10",
+        "2023-11-16 18:17:03,1.5,10",
         "2023-11-16 18:17:03,,10",
         "2023-11-16 18:17:03,10,16777217",
         "2023-11-16 18:17:03,10," + "9" * 5000,
     ],
 )
-def test_malformed_azure_rows_are_refused(write, row):
+def test_malformed_azure_rows_are_refused(strict, write, row):
     """A bad row is an error with its line number, blank lines counted."""
-    with pytest.raises(TraceError, match=r"trace, line 4: expected .*, found '"):
-        read_trace(write(AZURE, "2023-11-16 18:17:02,10,10", "", row))
+    with pytest.raises(TraceError, match=r"trace, line 4: expected .*, found "):
+        strict(write(AZURE, "2023-11-16 18:17:02,10,10", "", row))
 
 
 def test_burstgpt_rows_are_read(write):
@@ -156,10 +154,10 @@ def test_burstgpt_totals_are_checked(write):
 
 
 @pytest.mark.parametrize("time", ["soon", "nan", "inf", "-1", ""])
-def test_malformed_burstgpt_times_are_refused(write, time):
+def test_malformed_burstgpt_times_are_refused(strict, write, time):
     """A time that is no number of seconds is a bad row."""
-    with pytest.raises(TraceError, match="line 2: expected a timestamp in seconds"):
-        read_trace(write(BURSTGPT, f"{time},ChatGPT,472,18,490,x"))
+    with pytest.raises(TraceError, match="line 2: expected a time"):
+        strict(write(BURSTGPT, f"{time},ChatGPT,472,18,490,x"))
 
 
 @pytest.mark.parametrize(
@@ -193,38 +191,34 @@ def test_rows_without_prompt_or_output_are_left_out(write):
 @pytest.mark.parametrize(
     ("change", "expected"),
     [
-        ({"timestamp": None}, "a `timestamp` of 0 or more"),
-        ({"timestamp": -1}, "a `timestamp` of 0 or more"),
-        ({"timestamp": float("nan")}, "a `timestamp` of 0 or more"),
-        ({"timestamp": float("inf")}, "a `timestamp` of 0 or more"),
-        ({"timestamp": 10**30}, "a `timestamp` of 0 or more"),
-        ({"timestamp": True}, "a `timestamp` of 0 or more"),
-        ({"timestamp": "0"}, "a `timestamp` of 0 or more"),
-        ({"input_length": 5.0}, "an integer `input_length`"),
-        ({"input_length": -5}, "an integer `input_length`"),
-        ({"input_length": 1 << 30}, "an integer `input_length`"),
-        ({"output_length": None}, "an integer `output_length`"),
-        ({"output_length": False}, "an integer `output_length`"),
-        ({"hash_ids": None}, "`hash_ids`, a list of integers"),
-        ({"hash_ids": {}}, "`hash_ids`, a list of integers"),
-        ({"hash_ids": [1.0] * 14}, "`hash_ids`, a list of integers"),
-        ({"hash_ids": [True] * 14}, "`hash_ids`, a list of integers"),
-        ({"hash_ids": ["a"] * 14}, "`hash_ids`, a list of integers"),
+        ({"timestamp": -1}, "a time of 0 or more in `timestamp`"),
+        ({"timestamp": 10**30}, "a time of 0 or more in `timestamp`"),
+        ({"timestamp": True}, "a time in `timestamp`, a number or text"),
+        ({"timestamp": "noon"}, "a time in `timestamp`, a number or text"),
+        ({"timestamp": []}, "a time in `timestamp`, a number or text"),
+        ({"input_length": 5.5}, "a number of tokens in `input_length`"),
+        ({"input_length": -5}, "a number of tokens in `input_length`"),
+        ({"input_length": 1 << 30}, "a number of tokens in `input_length`"),
+        ({"output_length": None}, "a number of tokens in `output_length`"),
+        ({"output_length": False}, "a number of tokens in `output_length`"),
+        ({"hash_ids": {}}, "`hash_ids`, a list of integers or texts"),
+        ({"hash_ids": [1.0] * 14}, "`hash_ids`, a list of integers or texts"),
+        ({"hash_ids": [True] * 14}, "`hash_ids`, a list of integers or texts"),
     ],
 )
-def test_malformed_json_rows_are_refused(write, change, expected):
+def test_malformed_json_rows_are_refused(strict, write, change, expected):
     """A field that is missing or of another kind is an error naming file, line, field and what stood there."""
-    with pytest.raises(TraceError, match=f"trace, line 2: expected {expected}.*, found .*Correct the line"):
-        read_trace(write(MOONCAKE_ROW, {**MOONCAKE_ROW, **change}))
+    with pytest.raises(TraceError, match=f"trace, line 2: expected {expected}.*, found .*Correct it or remove it"):
+        strict(write(MOONCAKE_ROW, {**MOONCAKE_ROW, **change}))
 
 
 @pytest.mark.parametrize(
     "line", ["{", '{"timestamp": 1}}', "[1]", "null", "[" * 100_000, '{"timestamp": ' + "9" * 5000]
 )
-def test_lines_that_are_not_an_object_are_refused(write, line):
+def test_lines_that_are_not_an_object_are_refused(strict, write, line):
     """A line that is no JSON object is an error, however odd it is; a long one is shown shortened."""
     with pytest.raises(TraceError, match="line 2: expected one JSON object") as caught:
-        read_trace(write(MOONCAKE_ROW, line))
+        strict(write(MOONCAKE_ROW, line))
     assert len(str(caught.value)) < 400
 
 
@@ -233,22 +227,19 @@ def test_the_first_line_tells_the_format(write):
     assert read_trace(write(QWEN_ROW, name="mooncake.csv")).format == "qwen"
     assert read_trace(write("", MOONCAKE_ROW, name="azure.csv")).format == "mooncake"
     for line in ("prompt,answer", '{"prompt": "hello"}', "hello", "[1, 2]", "{"):
-        with pytest.raises(TraceError, match=r"line 1: expected the first line of a trace .*Mooncake.*Azure.*BurstGPT"):
+        with pytest.raises(TraceError, match=r"a trace or a log|is no whole JSON document"):
             read_trace(write(line))
 
 
-def test_a_named_format_is_used(write):
+def test_a_named_format_is_used(strict, write):
     """A named format is used as it is, and must fit: rows with chat ids can be read as Mooncake, a CSV cannot."""
     row = {**QWEN_ROW, "block_size": 16}
-    assert read_trace(write(row, {**row, "timestamp": 1061.114}), format="mooncake").arrivals == pytest.approx([0, 1])
-    with pytest.raises(TraceError, match="line 1: expected a header with the columns timestamp, contexttokens"):
-        read_trace(write(BURSTGPT), format="azure")
-    with pytest.raises(TraceError, match="line 1: expected one JSON object"):
-        read_trace(write(AZURE), format="qwen")
-    formats = "qwen, mooncake, azure, burstgpt"
-    with pytest.raises(TraceError, match=rf"'parquet' is not a trace format. Use one of {formats}"):
-        read_trace(write(AZURE), format="parquet")
-    assert set(TRACE_FORMATS) == {"qwen", "mooncake", "azure", "burstgpt"}
+    assert strict(write(row, {**row, "timestamp": 1061.114}), format="mooncake").arrivals == pytest.approx([0, 1])
+    with pytest.raises(TraceError, match="line 2: expected a time in `timestamp`"):
+        strict(write(BURSTGPT, "noon,ChatGPT,472,18,490,x"), format="azure")
+    with pytest.raises(TraceError, match=r"'excel' is not a format of traces. Use one of qwen, .*burstgpt"):
+        strict(write(AZURE), format="excel")
+    assert len(set(FORMAT_NAMES)) == len(FORMAT_NAMES)
 
 
 def test_traces_without_requests_are_refused(write):
@@ -257,7 +248,7 @@ def test_traces_without_requests_are_refused(write):
         read_trace(write("", "  "))
     with pytest.raises(TraceError, match="holds no request: it has no rows"):
         read_trace(write(AZURE))
-    with pytest.raises(TraceError, match=r"all 1 rows are inconsistent. The first: .*line 1"):
+    with pytest.raises(TraceError, match=r"all 1 rows are left out. The first: .*line 1"):
         read_trace(write({**MOONCAKE_ROW, "hash_ids": [1]}))
 
 

@@ -13,7 +13,7 @@ from kvstead.replay.readers import read_trace
 from kvstead.replay.sample import SAMPLE_PATH, make_sample
 from kvstead.replay.stats import trace_stats
 from kvstead.replay.synthetic import make_trace
-from kvstead.replay.trace import Trace
+from kvstead.replay.trace import Trace, merge
 from kvstead.replay.writers import mooncake_lines, write_mooncake
 
 COLUMNS = ("arrivals", "prompt_lens", "output_lens", "block_sizes", "block_offsets", "block_ids")
@@ -138,27 +138,23 @@ def test_written_traces_are_read_back(tmp_path, suffix):
 @settings(deadline=None)
 @given(trace=traces())
 def test_written_rows_are_the_requests(trace):
-    """Each row has a request's figures; a trace with prompts of no ids cannot be written and says so."""
-    if trace.block_size is None or (trace.block_sizes == 0).any():
-        with pytest.raises(TraceError, match="Mooncake rows need ids of one block size"):
-            mooncake_lines(trace)
-        return
+    """Each row has a request's figures, and its ids if it has some."""
     for request, line in enumerate(mooncake_lines(trace)):
+        ids = {"hash_ids": trace.blocks(request).tolist(), "block_size": trace.block_size}
         assert json.loads(line) == {
             "timestamp": trace.arrivals[request] * 1000,
             "input_length": trace.prompt_lens[request],
             "output_length": trace.output_lens[request],
-            "hash_ids": trace.blocks(request).tolist(),
-            "block_size": trace.block_size,
-        }
+        } | (ids if trace.block_sizes[request] else {})
 
 
 def test_a_refused_trace_leaves_the_file_unchanged(tmp_path):
     """A trace that cannot be written, and a place that cannot be written to, are errors; no file is touched."""
     path = tmp_path / "kept.jsonl"
     path.write_text("before")
-    with pytest.raises(TraceError, match="block sizes 0 "):
-        write_mooncake(make_trace_of([(0, 5, 1, None)], 8), path)
+    of_two_sizes = merge([make_trace_of([(0, 5, 1, [0])], size) for size in (8, 16)])
+    with pytest.raises(TraceError, match=r"has block sizes 8, 16. Write the traces of each block size on their own"):
+        write_mooncake(of_two_sizes, path)
     assert path.read_text() == "before"
     with pytest.raises(TraceError, match="cannot be written"):
         write_mooncake(make_trace_of([(0, 5, 1, [0])], 8), tmp_path / "missing" / "trace.jsonl")

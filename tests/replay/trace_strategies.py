@@ -23,6 +23,8 @@ def make_trace_of(rows: Rows, block_size: int, *, name: str = "made", **fields: 
         block_counts=np.array([len(row) for row in ids], dtype=np.int64),
         block_ids=np.array([block for row in ids for block in row], dtype=np.int64),
         problems=fields.get("problems", ()),
+        follows=fields.get("follows"),
+        delays=fields.get("delays"),
     )
 
 

@@ -11,8 +11,7 @@ import typer
 
 from kvstead.cli.commands import require_one
 from kvstead.errors import TraceError
-from kvstead.replay.json_rows import json_object
-from kvstead.replay.rows import malformed
+from kvstead.replay.logs.json_lines import Unreadable, json_record, malformed
 from kvstead.replay.streams import read_lines, source_name
 from kvstead.report.units import parse_bytes
 
@@ -116,7 +115,7 @@ def read_prompts(path: str) -> list[PromptRequest]:
     """
     source = source_name(path)
     lines = ((number, line) for number, line in enumerate(read_lines(path), start=1) if line and not line.isspace())
-    prompts = [_parse(source, number, line) for number, line in lines]
+    prompts = [_parse(f"{source}, line {number}", line) for number, line in lines]
     if not prompts:
         raise TraceError(f"{source} has no prompts. Expected one line each: {_WANTED}.")
     return prompts
@@ -127,21 +126,24 @@ def is_text(value: object) -> bool:
     return type(value) is str and value.encode(errors="ignore").decode() == value
 
 
-def _parse(source: str, number: int, line: str) -> PromptRequest:
-    record = json_object(source, number, line)
+def _parse(place: str, line: str) -> PromptRequest:
+    try:
+        record = dict(json_record(line))
+    except Unreadable:
+        malformed(place, "one JSON object", line)
     content = [key for key in _CONTENT if key in record]
     if len(content) != 1 or not record.keys() <= {*_CONTENT, *SAMPLING}:
-        malformed(source, number, _WANTED, record)
+        malformed(place, _WANTED, record)
     prompt = record.pop(content[0])
     is_right = is_text(prompt) if content == ["prompt"] else _is_chat(prompt)
     if not is_right:
         wanted = "a text" if content == ["prompt"] else 'a list of {"role": "...", "content": "..."}'
-        malformed(source, number, f"as `{content[0]}` {wanted}", prompt)
+        malformed(place, f"as `{content[0]}` {wanted}", prompt)
     for key, value in record.items():
         wanted, types = SAMPLING[key]
         if type(value) not in types:  # `isinstance` would take true for an integer
-            malformed(source, number, f"as `{key}` {wanted}", value)
-    return PromptRequest(prompt, record, f"{source}, line {number}")
+            malformed(place, f"as `{key}` {wanted}", value)
+    return PromptRequest(prompt, record, place)
 
 
 def _is_chat(messages: object) -> bool:

@@ -9,6 +9,7 @@ from typing import Annotated
 import typer
 
 from kvstead.cli.commands import EXIT_INTERRUPTED, require_one, takes
+from kvstead.cli.log_arguments import LogArguments, read_traces
 from kvstead.replay.options import Layout, Mode, ReplayOptions
 from kvstead.report.units import parse_bytes
 
@@ -17,11 +18,14 @@ _MOST_SLOTS = 2**40
 
 
 @dataclass(frozen=True, kw_only=True)
-class ReplayArguments:
+class ReplayArguments(LogArguments):
     """The command line of a replay; fields that `ReplayOptions` has too are passed on as they are."""
 
     traces: Annotated[
-        list[str], typer.Argument(metavar="TRACE", help="Trace files, merged by arrival; - is standard input.")
+        list[str],
+        typer.Argument(
+            metavar="TRACE", help="Traces, logs or folders of them, merged by arrival; - is standard input."
+        ),
     ]
     model: Annotated[str, typer.Option(help="A bundled model (see `kvstead models`) or a config.json.")]
     memory: Annotated[str | None, typer.Option(metavar="SIZE", help="Memory of one GPU's cache, such as 40GiB.")] = None
@@ -89,6 +93,7 @@ class ReplayArguments:
         same = {each.name: getattr(self, each.name) for each in fields(ReplayOptions) if hasattr(self, each.name)}
         others = {
             "traces": tuple(self.traces),
+            "log": self.log_options(),
             "num_bytes": None if self.memory is None else parse_bytes(self.memory),
             "gpu": self.gpu or _DEFAULT_GPU,
             "step_seconds": None if self.step_ms is None else self.step_ms / 1e3,
@@ -109,6 +114,7 @@ def replay(arguments: ReplayArguments) -> None:
     from kvstead.replay.recorder import TIMELINE_COLUMNS  # noqa: PLC0415
     from kvstead.replay.run import run_replay  # noqa: PLC0415
     from kvstead.replay.summary import summarize  # noqa: PLC0415
+    from kvstead.replay.trace import merge  # noqa: PLC0415
     from kvstead.report.console import error_console, output_console  # noqa: PLC0415
     from kvstead.report.files import to_json, write_report  # noqa: PLC0415
     from kvstead.report.progress import replay_bar  # noqa: PLC0415
@@ -116,8 +122,9 @@ def replay(arguments: ReplayArguments) -> None:
 
     if arguments.out is not None:  # a long replay must not end without a place for its results
         arguments.out.mkdir(parents=True, exist_ok=True)
+    trace = merge(read_traces(options.traces, options.log))
     with replay_bar() as show:
-        result = run_replay(options, show)
+        result = run_replay(options, show, trace=trace)
     summary = summarize(result, options)
     # With a JSON object on standard output, everything for the eye goes to standard error.
     console = error_console() if arguments.json else output_console()

@@ -9,10 +9,12 @@ from typing import Annotated
 import typer
 
 from kvstead.cli.commands import takes
+from kvstead.cli.log_arguments import LogArguments, read_traces
 
 trace_app = typer.Typer(help="Make request traces, and look into them.", no_args_is_help=True)
 
 _STANDARD_OUTPUT = "-"
+_IN_AND_OUT = 2
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -70,22 +72,57 @@ def make(arguments: MakeArguments) -> None:
     typer.echo(f"{path}: {num_requests:,} requests, {num_tokens:,} prompt tokens", err=True)
 
 
+@dataclass(frozen=True, kw_only=True)
+class StatsArguments(LogArguments):
+    """The command line of `stats`."""
+
+    traces: Annotated[list[str], typer.Argument(metavar="TRACE", help="Trace files or folders; - is standard input.")]
+    json: Annotated[bool, typer.Option("--json", help="Print one JSON object on standard output.")] = False
+
+
 @trace_app.command()
-def stats(
-    traces: Annotated[list[str], typer.Argument(metavar="TRACE", help="Trace files; - is standard input.")],
-    *,
-    json: Annotated[bool, typer.Option("--json", help="Print one JSON object on standard output.")] = False,
-) -> None:
+@takes(StatsArguments)
+def stats(arguments: StatsArguments) -> None:
     """Count requests, lengths, and how much of the prompts a cache without limits would reuse."""
     # numpy and tables are not needed for help.
-    from kvstead.replay.readers import read_trace  # noqa: PLC0415
     from kvstead.replay.stats import trace_stats  # noqa: PLC0415
     from kvstead.report.console import output_console  # noqa: PLC0415
     from kvstead.report.files import to_json  # noqa: PLC0415
-    from kvstead.report.traces import traces_table  # noqa: PLC0415
+    from kvstead.report.traces import print_notes, traces_table  # noqa: PLC0415
 
-    figures = [trace_stats(read_trace(path)) for path in traces]
-    if json:
+    figures = [trace_stats(trace) for trace in read_traces(arguments.traces, arguments.log_options())]
+    if arguments.json:
         typer.echo(to_json({"traces": [asdict(figure) for figure in figures]}))
-    else:
-        output_console().print(traces_table(figures))
+        return
+    console = output_console()
+    console.print(traces_table(figures))
+    print_notes(figures, console)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ConvertArguments(LogArguments):
+    """The command line of `convert`."""
+
+    traces: Annotated[list[str], typer.Argument(metavar="IN... OUT", help="What to read, and last what to write.")]
+
+    def __post_init__(self) -> None:
+        if len(self.traces) < _IN_AND_OUT:
+            raise typer.BadParameter("name what to read, and last the file to write.", param_hint="IN... OUT")
+
+
+@trace_app.command()
+@takes(ConvertArguments)
+def convert(arguments: ConvertArguments) -> None:
+    """Write traces and logs of any format as one trace: Mooncake JSON Lines, or Parquet where the name ends so.
+
+    Example: kvstead trace convert requests.csv trace.jsonl.zst --columns arrival=ts,prompt=in,output=out
+    """
+    # numpy is not needed for help.
+    from kvstead.replay.trace import merge  # noqa: PLC0415
+    from kvstead.replay.writers import write_trace  # noqa: PLC0415
+
+    *paths, out = arguments.traces
+    trace = merge(read_traces(paths, arguments.log_options()))
+    write_trace(trace, out)
+    notes = [*trace.guesses, *trace.problems]
+    typer.echo("\n".join([f"{out}: {len(trace):,} requests, {trace.num_left_out:,} rows left out", *notes]), err=True)

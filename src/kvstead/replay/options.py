@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 
 from kvstead.errors import InvalidSize
 from kvstead.replay.checks import require_positive
+from kvstead.replay.logs.options import LogOptions
 
 _LEAST_ONE = ("chunk_tokens", "max_running", "num_states", "state_interval", "expected_length")
 
@@ -46,7 +47,8 @@ class ReplayOptions:
     full slot, num_states a number of states, or expected_length the tokens of a request for which the sides are
     divided; by default the mean length of the trace's requests. At most one of ratio and length.
 
-    state_interval: tokens between two copies of a request's recurrent state. state_dtype: of its recurrent part.
+    state_interval: tokens between two copies of a request's recurrent state. state_dtype: of its recurrent part. log:
+    how to read the traces, where they do not say it themselves.
 
     Raises `InvalidSize` for a chunk, an interval, an expected length or a number of requests or states below 1, a ratio
     that is not above 0, both a ratio and an expected length, and any of `ONLY_STATIC` with a layout that is not static.
@@ -71,6 +73,7 @@ class ReplayOptions:
     num_states: int | None = None
     state_interval: int = 512
     state_dtype: str = "float32"
+    log: LogOptions = field(default_factory=LogOptions)
 
     def __post_init__(self) -> None:
         for name in _LEAST_ONE:

@@ -1,157 +1,103 @@
-"""Reads request traces. The first line decides the format; the file's name does not matter."""
+"""Reads request traces and logs. The first record decides the format; the file's name does not matter."""
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Callable
-from dataclasses import dataclass, field
-from itertools import chain
 from pathlib import Path
 
-import numpy as np
-
 from kvstead.errors import TraceError
-from kvstead.replay.csv_rows import AZURE_COLUMNS, BURSTGPT_COLUMNS, AzureRows, BurstGPTRows, columns_of
-from kvstead.replay.json_rows import MooncakeRows, QwenRows, json_object
-from kvstead.replay.rows import Row, RowParser, malformed
-from kvstead.replay.streams import read_lines, source_name
-from kvstead.replay.trace import Trace, by_arrival
+from kvstead.replay.logs.columns import Columns
+from kvstead.replay.logs.fields import Row
+from kvstead.replay.logs.formats import FORMAT_NAMES, FORMATS, Fields, Format, Record
+from kvstead.replay.logs.json_lines import Unreadable
+from kvstead.replay.logs.options import LogOptions
+from kvstead.replay.logs.records import records_of
+from kvstead.replay.logs.rows import RowReader
+from kvstead.replay.streams import ByteStream, files_of, source_name
+from kvstead.replay.trace import Trace, merge
+
+_LONGEST_LIST = 120  # characters of fields that are shown
+_MOST_TRIES = 20  # records that cannot be read, before a file is taken for no trace
 
 
-@dataclass(frozen=True, slots=True)
-class TraceFormat:
-    """One format: how to recognise its first line, and what parses its rows.
+def read_trace(
+    path: str | Path,
+    options: LogOptions | None = None,
+    *,
+    advance: Callable[[int], None] = lambda _num_bytes: None,
+) -> Trace:
+    """The requests of a file, of all files in a folder as one trace, or of standard input for `-`.
 
-    parser: makes one from the source's name, the first line's number and the first line. num_header_lines: lines before
-    the rows.
+    Plain, gzip or zstandard; lines of JSON, a JSON document, CSV or Parquet. options: what the log does not say itself.
+    advance: told how many bytes were read. `Trace.guesses` says what was assumed.
+
+    A row that cannot be read or is inconsistent (the number of block ids is not ceil(prompt length / block size), a
+    total is not the sum), or that has no token to prefill or to generate, is left out, and the first ten are named in
+    `Trace.problems`. Raises `TraceError` for a source that cannot be read or has no format that is known, when no
+    request remains, and with `options.strict` for the first row that cannot be read.
     """
-
-    matches: Callable[[str], bool]
-    parser: Callable[[str, int, str], RowParser]
-    num_header_lines: int
+    traces = [_read(file, options or LogOptions(), advance) for file in files_of(path)]
+    return merge(traces) if len(traces) > 1 else traces[0]
 
 
-_FORMATS = {
-    "qwen": TraceFormat(lambda line: "chat_id" in _keys(line), lambda source, *_: QwenRows(source), 0),
-    # The order decides: a line of Qwen-Bailian has `hash_ids` too.
-    "mooncake": TraceFormat(lambda line: "hash_ids" in _keys(line), lambda source, *_: MooncakeRows(source), 0),
-    "azure": TraceFormat(lambda line: set(AZURE_COLUMNS) <= set(columns_of(line)), AzureRows, 1),
-    "burstgpt": TraceFormat(lambda line: set(BURSTGPT_COLUMNS) <= set(columns_of(line)), BurstGPTRows, 1),
-}
-
-TRACE_FORMATS = tuple(_FORMATS)
-_EXPECTED_FORMATS = (
-    "JSON Lines with `hash_ids` (Mooncake, Qwen-Bailian), or CSV with the header "
-    "TIMESTAMP,ContextTokens,GeneratedTokens (Azure) or "
-    "Timestamp,Model,Request tokens,Response tokens,Total tokens,Log Type (BurstGPT)"
-)
-
-
-def read_trace(path: str | Path, *, format: str | None = None) -> Trace:  # noqa: A002 - the field's own name
-    """The requests of a file, or of standard input for `-`.
-
-    Plain, gzip or zstandard. format: one of `TRACE_FORMATS`; None detects it from the first line.
-
-        mooncake   JSON Lines, milliseconds, 512 tokens per block, or `block_size`
-        qwen       Qwen-Bailian JSON Lines, seconds, 16 tokens per block
-        azure      Azure 2023 and 2024 CSV, no block ids
-        burstgpt   BurstGPT CSV, seconds, no block ids
-
-    Raises `TraceError` with file and line for a malformed row, and if no request remains. A well-formed row that is
-    inconsistent (the number of block ids is not ceil(prompt length / block size), a total is not the sum), or that has
-    no token to prefill or to generate, is left out and named in `Trace.problems`.
-    """
+def _read(path: str, options: LogOptions, advance: Callable[[int], None]) -> Trace:
     source = source_name(path)
-    lines = ((number, line) for number, line in enumerate(read_lines(path), start=1) if line and not line.isspace())
-    first = next(lines, None)
-    if first is None:
-        raise TraceError(f"{source} is empty. Expected a trace: {_EXPECTED_FORMATS}.")
-    name = format or next((name for name, candidate in _FORMATS.items() if candidate.matches(first[1])), None)
-    if name is None:
-        malformed(source, first[0], f"the first line of a trace ({_EXPECTED_FORMATS})", first[1])
-    if name not in _FORMATS:
-        raise TraceError(f"{name!r} is not a trace format. Use one of {', '.join(TRACE_FORMATS)}.")
-    chosen = _FORMATS[name]
-    parser = chosen.parser(source, *first)
-    rows = lines if chosen.num_header_lines else chain([first], lines)
-    columns = _Columns(source, parser)
-    for number, line in rows:
-        columns.add(parser.parse(number, line))
-    return columns.trace("standard input" if source == "standard input" else Path(path).name, name)
+    records = records_of(ByteStream(path, advance), path)
+    columns = Columns(options)
+    reader = (
+        None if records.header is None else RowReader(_format(records.header, options, f"{source}, line 1"), options)
+    )
+    for number, raw in records.raws:
+        place = f"{source}, {records.unit} {number}"
+        try:
+            record = records.parse(raw)
+            reader = reader or RowReader(_format(record, options, place), options)
+            for row in reader.rows(number, record):
+                columns.note_time(row.seconds)
+                fault = row.fault or _fault(row)
+                if fault:
+                    columns.leave_out(place, fault)
+                else:
+                    columns.add(row)
+        except Unreadable as error:
+            if options.strict:
+                raise TraceError(f"{place}: {error.reason}. Correct it or remove it.") from None
+            columns.leave_out(place, error.reason)
+        if reader is None and columns.num_left_out == _MOST_TRIES:
+            break
+    if reader is None:
+        first = columns.problems[0] if columns.problems else f"{source}: it has no rows."
+        raise TraceError(f"{first} Expected a trace or a log: {', '.join(FORMAT_NAMES)}.")
+    name = source if source == "standard input" else Path(path).name
+    return columns.trace(source, name, reader)
 
 
-@dataclass(slots=True)
-class _Columns:
-    """Collects rows; inconsistent ones go to `problems`."""
-
-    source: str
-    parser: RowParser
-    timestamps: list[float] = field(default_factory=list)
-    prompt_lens: list[int] = field(default_factory=list)
-    output_lens: list[int] = field(default_factory=list)
-    block_counts: list[int] = field(default_factory=list)
-    block_ids: list[int] = field(default_factory=list)
-    problems: list[str] = field(default_factory=list)
-    _origin: float | None = None
-    _numbers: defaultdict[int, int] = field(default_factory=defaultdict)
-
-    def __post_init__(self) -> None:
-        # A new id gets the next number, so the numbers have no gaps, even if the file's ids have.
-        self._numbers.default_factory = self._numbers.__len__
-
-    def add(self, row: Row) -> None:
-        if self._origin is None or row.timestamp < self._origin:
-            self._origin = row.timestamp
-        fault = row.fault or _fault(row, self.parser.block_size)
-        if fault:
-            self.problems.append(f"{self.source}, line {row.line}: {fault}.")
-            return
-        self.timestamps.append(row.timestamp)
-        self.prompt_lens.append(row.prompt_len)
-        self.output_lens.append(row.output_len)
-        if row.block_ids is not None:
-            self.block_counts.append(len(row.block_ids))
-            self.block_ids.extend(map(self._numbers.__getitem__, row.block_ids))
-
-    def trace(self, name: str, format: str) -> Trace:  # noqa: A002 - the field's own name
-        """The collected rows. Raises `TraceError` when there is none."""
-        num = len(self.timestamps)
-        if num == 0:
-            reason = f"all {len(self.problems)} rows are inconsistent" if self.problems else "it has no rows"
-            hint = f"The first: {self.problems[0]}" if self.problems else f"Expected {_EXPECTED_FORMATS}."
-            raise TraceError(f"{self.source} holds no request: {reason}. {hint}")
-        return by_arrival(
-            name=name,
-            format=format,
-            arrivals=(np.array(self.timestamps) - self._origin) / self.parser.ticks_per_second,
-            prompt_lens=np.array(self.prompt_lens, dtype=np.int64),
-            output_lens=np.array(self.output_lens, dtype=np.int64),
-            block_sizes=np.full(num, self.parser.block_size, dtype=np.int64),
-            block_counts=np.array(self.block_counts or [0] * num, dtype=np.int64),
-            block_ids=np.array(self.block_ids, dtype=np.int64),
-            problems=tuple(self.problems),
+def _format(record: Record, options: LogOptions, place: str) -> Format:
+    """The format of a record: the one that is named, or the first that fits."""
+    if options.columns:
+        return Format(
+            "columns", (), Fields(**{name: (path, path.lower()) for name, path in options.columns}), delay_unit="s"
         )
+    if options.format is not None:
+        for each in FORMATS:
+            if each.name == options.format:
+                return each
+        raise TraceError(f"{options.format!r} is not a format of traces. Use one of {', '.join(FORMAT_NAMES)}.")
+    for each in FORMATS:
+        if each.matches(record):
+            return each
+    fields = ", ".join(map(str, record))
+    found = fields if len(fields) < _LONGEST_LIST else f"{fields[:_LONGEST_LIST]}..."
+    raise TraceError(
+        f"{place}: expected the first row of a trace or a log ({', '.join(FORMAT_NAMES)}), found the fields {found}. "
+        "Say which field is what with --columns."
+    )
 
 
-def _fault(row: Row, block_size: int) -> str:
-    """Why a row is left out; empty when it is kept."""
-    if row.block_ids is not None:
-        expected = -(-row.prompt_len // block_size)
-        if len(row.block_ids) != expected:
-            return (
-                f"{row.prompt_len} prompt tokens take {expected} blocks of {block_size} tokens, "
-                f"but there are {len(row.block_ids)} block ids"
-            )
+def _fault(row: Row) -> str:
+    """Why a row that can be read is left out; empty when it is kept."""
     if row.prompt_len == 0:
         return "the prompt is empty"
     if row.output_len == 0:
         return "there is no token to generate"
     return ""
-
-
-def _keys(line: str) -> frozenset[str]:
-    """The keys of a JSON object; none when the line is something else."""
-    try:
-        return frozenset(json_object("", 0, line))
-    except TraceError:
-        return frozenset()

@@ -16,10 +16,14 @@ from kvstead.replay.simulate import Progress, Replay, silent
 from kvstead.replay.trace import Trace, merge
 
 
-def run_replay(options: ReplayOptions, report: Callable[[Progress], None] = silent) -> ReplayResult:
+def run_replay(
+    options: ReplayOptions, report: Callable[[Progress], None] = silent, *, trace: Trace | None = None
+) -> ReplayResult:
     """Replay `options.traces` on a memory of any size: page tables are kept, tensors are not allocated.
 
-    report: called now and then with a `Progress`. An interrupt while the replay runs ends it with what was done so far.
+    trace: what was read of them already. report: called now and then with a `Progress`. An interrupt while the replay
+    runs ends it with what was done so far.
+
     Raises `TraceError`, `LayoutError` or `InvalidSize` for options that cannot be replayed.
     """
     layout = load_layout(
@@ -29,7 +33,8 @@ def run_replay(options: ReplayOptions, report: Callable[[Progress], None] = sile
         tensor_parallel=options.tensor_parallel,
     )
     cost = step_cost(options, layout)
-    trace = merge([read_trace(path) for path in options.traces])
+    if trace is None:
+        trace = merge([read_trace(path, options.log) for path in options.traces])
     manager = _manager(options, layout, trace)
     if options.mode is Mode.SERIAL:
         return SerialReplay(trace, manager, cost, chunk_tokens=options.chunk_tokens, report=report).run()

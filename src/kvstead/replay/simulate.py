@@ -12,6 +12,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from math import inf
 from typing import Any
 
 import numpy as np
@@ -19,6 +20,7 @@ import numpy as np
 from kvstead.engine import KVCacheManager, Outcome, Request, Scheduler, Step
 from kvstead.kernels.array_types import IntArray
 from kvstead.model import Window
+from kvstead.replay.arrivals import Arrivals
 from kvstead.replay.cost import StepCost, StepTimer
 from kvstead.replay.recorder import Recorder
 from kvstead.replay.result import ReplayResult
@@ -161,7 +163,7 @@ class Replay:
             has_states=self.manager.state_bytes > 0,
         )
         self._report = report
-        self._next = 0  # first request that has not arrived
+        self._arrivals = Arrivals(trace)
         self._clock = 0.0
 
     def run(self) -> ReplayResult:
@@ -186,9 +188,9 @@ class Replay:
         """One step, or a jump of the clock to the next arrival; False at the end of the trace."""
         self._arrive()
         if self.scheduler.is_idle:
-            if self._next == len(self.trace):
+            arrival = self._arrivals.time
+            if arrival == inf:
                 return False
-            arrival = float(self.trace.arrivals[self._next])
             self._recorder.spend(arrival - self._clock)
             self._clock = arrival
             return True
@@ -207,15 +209,18 @@ class Replay:
             recorder.start(request.number, request.num_cached, request.num_dead, clock)
         for request in outcome.ended:
             recorder.end(request.number, int(request.output.size), clock)
+            self._arrivals.end(request.number, clock)
         recorder.step(clock, running=self.scheduler.num_running, waiting=len(self.scheduler.waiting))
 
     def _arrive(self) -> None:
-        trace = self.trace
-        while self._next < len(trace) and trace.arrivals[self._next] <= self._clock:
-            request = Request(self._next, trace.prompt_tokens(self._next), int(trace.output_lens[self._next]))
-            self._next += 1
+        trace, arrivals = self.trace, self._arrivals
+        while (arrival := arrivals.time) <= self._clock:
+            number = arrivals.pop()
+            self._recorder.arrive(number, arrival)
+            request = Request(number, trace.prompt_tokens(number), int(trace.output_lens[number]))
             if not self.scheduler.add(request):
                 self._recorder.reject(request)
+                arrivals.end(number, self._clock)
 
     def _progress(self) -> Progress:
         return Progress.of(

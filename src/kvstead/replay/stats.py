@@ -59,13 +59,15 @@ class TraceStats:
     """The figures of a trace. reuse: None where no request carries prefix ids; reuse is then unknown, not 0 %.
 
     duration_s: from the trace's first row to the last arrival. requests_per_s: None where that is 0.
-    prompt_tokens, output_tokens: totals. rows_left_out: inconsistent rows of the file.
+    prompt_tokens, output_tokens: totals. rows_left_out: rows that cannot be read or are inconsistent. sessions: chats
+    whose turns wait for one another. problems, guesses: what was left out and assumed, as `Trace` has them.
     """
 
     name: str
     format: str
     requests: int
     rows_left_out: int
+    sessions: int
     duration_s: float
     requests_per_s: float | None
     prompt_lens: LengthStats
@@ -73,6 +75,8 @@ class TraceStats:
     prompt_tokens: int
     output_tokens: int
     reuse: ReuseStats | None
+    problems: tuple[str, ...]
+    guesses: tuple[str, ...]
 
 
 def trace_stats(trace: Trace) -> TraceStats:
@@ -82,7 +86,8 @@ def trace_stats(trace: Trace) -> TraceStats:
         name=trace.name,
         format=trace.format,
         requests=len(trace),
-        rows_left_out=len(trace.problems),
+        rows_left_out=trace.num_left_out,
+        sessions=len(np.unique(session_of(trace)[trace.follows >= 0])),
         duration_s=duration,
         requests_per_s=len(trace) / duration if duration > 0 else None,
         prompt_lens=LengthStats.of(trace.prompt_lens),
@@ -90,7 +95,17 @@ def trace_stats(trace: Trace) -> TraceStats:
         prompt_tokens=int(trace.prompt_lens.sum()),
         output_tokens=int(trace.output_lens.sum()),
         reuse=_reuse(trace) if trace.has_reuse else None,
+        problems=trace.problems,
+        guesses=trace.guesses,
     )
+
+
+def session_of(trace: Trace) -> NDArray[np.int64]:
+    """The first request of each request's session: int64[n], the request itself where no turn waits for another."""
+    first = np.arange(len(trace))
+    for turn in np.flatnonzero(trace.follows >= 0).tolist():  # ascending, so the turn before is known
+        first[turn] = first[trace.follows[turn]]
+    return first
 
 
 def _reuse(trace: Trace) -> ReuseStats:

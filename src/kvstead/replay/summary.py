@@ -17,8 +17,8 @@ def summarize(result: ReplayResult, options: ReplayOptions) -> dict[str, Any]:
 
     The figures are those of `kvstead.replay.result.Figures`, by the names of its fields; None is null. The other keys
     say what was replayed on what. `trace` lists the traces as they were named, `gpu` is null where every step took the
-    same time. `rejections` and `excluded` (rows of the trace that were left out) hold the first twenty messages;
-    `requests.rejected` and `excluded_rows` count all.
+    same time. `rejections` and `excluded` (rows of the trace that were left out) hold the first messages;
+    `requests.rejected` and `excluded_rows` count all. `guesses`: what the trace did not say and was assumed.
     """
     figures = asdict(result.figures)
     behind = {name: figures.pop(name) for name in _BEHIND_OPTIONS}
@@ -36,7 +36,8 @@ def summarize(result: ReplayResult, options: ReplayOptions) -> dict[str, Any]:
         "state_interval": options.state_interval,
         "tensor_parallel": options.tensor_parallel,
         **behind,
-        "excluded_rows": len(problems),
+        "excluded_rows": result.trace.num_left_out,
         "excluded": list(problems[:_MOST_MESSAGES]),
+        "guesses": list(result.trace.guesses),
         "rejections": list(result.rejections[:_MOST_MESSAGES]),
     }

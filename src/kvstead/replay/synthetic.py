@@ -24,7 +24,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from kvstead.replay.checks import require_from_to
-from kvstead.replay.rows import MAX_TICKS, MAX_TOKENS
+from kvstead.replay.logs.fields import MAX_TOKENS
 from kvstead.replay.trace import Trace, by_arrival
 from kvstead.replay.writers import MooncakeRow, write_mooncake
 
@@ -32,9 +32,10 @@ __all__ = ["chat_rows", "make_trace", "write_mooncake"]
 
 _SECONDS_PER_OUTPUT_TOKEN = 0.02  # a user reads the answer as it comes, at about 50 tokens/s
 
+_MOST = 1 << 62
 _RANGES = {
-    "num_sessions": (1, MAX_TICKS),
-    "turns": (1, MAX_TICKS),
+    "num_sessions": (1, _MOST),
+    "turns": (1, _MOST),
     "block_size": (1, MAX_TOKENS),
     "num_system_prompts": (1, MAX_TOKENS),
     "system_tokens": (1, MAX_TOKENS),
@@ -62,7 +63,7 @@ class _Request(NamedTuple):
 
 def make_trace(*, name: str = "synthetic", **figures: Any) -> Trace:
     """The requests of `chat_rows`, whose parameters these are, as a trace. Raises as that does."""
-    arrivals, prompt_lens, output_lens, blocks, block_sizes = zip(*chat_rows(**figures), strict=True)
+    arrivals, prompt_lens, output_lens, blocks, block_sizes, *_ = zip(*chat_rows(**figures), strict=True)
     return by_arrival(
         name=name,
         format="mooncake",

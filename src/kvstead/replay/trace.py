@@ -20,6 +20,8 @@ from numpy.typing import NDArray
 from kvstead.errors import TraceError
 from kvstead.replay.tokens import FIRST_OUTPUT_TOKEN, PromptTokens
 
+_COLUMNS = ("arrivals", "prompt_lens", "output_lens", "block_sizes", "block_offsets", "block_ids", "follows", "delays")
+
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
 class Trace:
@@ -30,7 +32,10 @@ class Trace:
     block_sizes: int64[n], tokens per block of this request's ids; 0 where the request carries no ids.
     block_offsets: int64[n + 1]; request i has `block_ids[block_offsets[i]:block_offsets[i + 1]]`.
     block_ids: int64[*], numbered from 0, without gaps where a reader made them; equal ids mean equal tokens.
-    problems: one sentence for each inconsistent row that was left out, with file and line.
+    follows: int64[n], the request whose end a request waits for (a turn of the same session), -1 for none. delays:
+    float64[n], seconds from that end to its arrival, which `arrivals` gives a lower bound of. By default none follows.
+    problems: one sentence for each of the first rows that were left out, with file and line. num_left_out: how many
+    rows were. guesses: what the file did not say and was assumed, a sentence each.
     num_blocks: distinct block ids, counted as the highest plus one.
 
     Raises `TraceError` if the columns are inconsistent.
@@ -45,13 +50,21 @@ class Trace:
     block_offsets: NDArray[np.int64]
     block_ids: NDArray[np.int64]
     problems: tuple[str, ...] = ()
+    follows: NDArray[np.int64] = field(default_factory=lambda: np.empty(0, dtype=np.int64))
+    delays: NDArray[np.float64] = field(default_factory=lambda: np.empty(0))
+    num_left_out: int = 0
+    guesses: tuple[str, ...] = ()
     num_blocks: int = field(init=False)
     _tokens: PromptTokens = field(init=False)
     _output_starts: NDArray[np.int64] = field(init=False)
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "num_left_out", max(self.num_left_out, len(self.problems)))
+        if not self.follows.size:
+            object.__setattr__(self, "follows", np.full(len(self.arrivals), -1))
+            object.__setattr__(self, "delays", np.zeros(len(self.arrivals)))
         _require_consistent(self)
-        for name in ("arrivals", "prompt_lens", "output_lens", "block_sizes", "block_offsets", "block_ids"):
+        for name in _COLUMNS:
             column = getattr(self, name).view()
             column.setflags(write=False)
             object.__setattr__(self, name, column)
@@ -66,7 +79,7 @@ class Trace:
         return len(self.arrivals)
 
     def __repr__(self) -> str:
-        return f"Trace({self.name!r}, {self.format}, {len(self)} requests, {len(self.problems)} rows left out)"
+        return f"Trace({self.name!r}, {self.format}, {len(self)} requests, {self.num_left_out} rows left out)"
 
     @property
     def has_reuse(self) -> bool:
@@ -114,11 +127,16 @@ def by_arrival(
     block_sizes: NDArray[np.int64],
     block_counts: NDArray[np.int64],
     block_ids: NDArray[np.int64],
+    follows: NDArray[np.int64] | None = None,
+    delays: NDArray[np.float64] | None = None,
     problems: tuple[str, ...] = (),
+    num_left_out: int = 0,
+    guesses: tuple[str, ...] = (),
 ) -> Trace:
     """A trace of rows in any order: sorted by arrival, rows of equal time kept in the order given.
 
-    block_counts: int64[n], ids of each row; they follow each other in `block_ids`. Other columns as in `Trace`.
+    block_counts: int64[n], ids of each row; they follow each other in `block_ids`. follows: by the order given. Other
+    columns as in `Trace`.
     """
     order = np.argsort(arrivals, kind="stable")
     starts = np.cumsum(block_counts) - block_counts
@@ -126,6 +144,9 @@ def by_arrival(
     offsets = np.concatenate(([0], np.cumsum(counts))).astype(np.int64)
     # Where the ids of each sorted row lie in the unsorted array.
     source = np.arange(offsets[-1]) + np.repeat(starts[order] - offsets[:-1], counts)
+    num = len(arrivals)
+    places = np.full(num + 1, -1)  # of each row in the new order; the last entry is that of no row
+    places[order] = np.arange(num)
     return Trace(
         name=name,
         format=format,
@@ -136,6 +157,10 @@ def by_arrival(
         block_offsets=offsets,
         block_ids=block_ids[source],
         problems=problems,
+        follows=places[np.full(num, -1) if follows is None else follows[order]],
+        delays=np.zeros(num) if delays is None else delays[order],
+        num_left_out=num_left_out,
+        guesses=guesses,
     )
 
 
@@ -150,6 +175,7 @@ def merge(traces: Sequence[Trace]) -> Trace:
     if len(traces) == 1:
         return traces[0]
     first_ids = np.cumsum([0] + [trace.num_blocks for trace in traces])
+    first_rows = np.cumsum([0] + [len(trace) for trace in traces])
     formats = {trace.format for trace in traces}
     return by_arrival(
         name=" + ".join(trace.name for trace in traces),
@@ -160,7 +186,16 @@ def merge(traces: Sequence[Trace]) -> Trace:
         block_sizes=np.concatenate([trace.block_sizes for trace in traces]),
         block_counts=np.concatenate([np.diff(trace.block_offsets) for trace in traces]),
         block_ids=np.concatenate([trace.block_ids + first for trace, first in zip(traces, first_ids, strict=False)]),
+        follows=np.concatenate(
+            [
+                np.where(trace.follows < 0, -1, trace.follows + first)
+                for trace, first in zip(traces, first_rows, strict=False)
+            ]
+        ),
+        delays=np.concatenate([trace.delays for trace in traces]),
         problems=tuple(problem for trace in traces for problem in trace.problems),
+        num_left_out=sum(trace.num_left_out for trace in traces),
+        guesses=tuple(f"{trace.name}: {guess}" for trace in traces for guess in trace.guesses),
     )
 
 
@@ -183,6 +218,8 @@ def _require_consistent(trace: Trace) -> None:
         "output_lens": (trace.output_lens, np.int64, num),
         "block_sizes": (trace.block_sizes, np.int64, num),
         "block_offsets": (trace.block_offsets, np.int64, num + 1),
+        "follows": (trace.follows, np.int64, num),
+        "delays": (trace.delays, np.float64, num),
     }
     for column, (values, dtype, length) in columns.items():
         if values.dtype != dtype or values.shape != (length,):
@@ -195,6 +232,8 @@ def _require_consistent(trace: Trace) -> None:
         "has arrivals that are negative, not finite or not ascending": not _is_ascending_from_zero(trace.arrivals),
         "has empty prompts": bool((trace.prompt_lens < 1).any()),
         "has empty outputs": bool((trace.output_lens < 1).any()),
+        "has turns that follow no earlier request": bool((trace.follows >= np.arange(num)).any()),
+        "has negative delays": bool(not (trace.delays >= 0).all()),
         "has negative block sizes or ids": bool((trace.block_sizes < 0).any() or (trace.block_ids < 0).any()),
         "has a number of block ids other than ceil(prompt length / block size)": not _has_its_blocks(trace),
     }

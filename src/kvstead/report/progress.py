@@ -3,14 +3,24 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, ProgressColumn, TextColumn, TimeElapsedColumn
+from rich.progress import (
+    BarColumn,
+    DownloadColumn,
+    MofNCompleteColumn,
+    Progress,
+    ProgressColumn,
+    TextColumn,
+    TimeElapsedColumn,
+)
 
 from kvstead.replay.simulate import Progress as ReplayProgress
+from kvstead.replay.streams import files_of
 from kvstead.report.units import format_clock, format_share
 
 
@@ -37,6 +47,21 @@ def replay_bar() -> Iterator[Callable[[ReplayProgress], None]]:
             )
 
         yield show
+
+
+@contextmanager
+def reading_bar(paths: Sequence[str]) -> Iterator[Callable[[int], None]]:
+    """Show how much of some files has been read. Yields a function that is told each number of bytes."""
+    sizes = [Path(file).stat().st_size for path in paths for file in files_of(path) if Path(file).is_file()]
+    done = 0
+    with _bar(TextColumn("reading"), BarColumn(), DownloadColumn()) as draw:
+
+        def advance(num_bytes: int) -> None:
+            nonlocal done
+            done += num_bytes
+            draw(done, sum(sizes))
+
+        yield advance
 
 
 @contextmanager

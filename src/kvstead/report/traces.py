@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 
 from rich import box
+from rich.console import Console
 from rich.markup import escape
 from rich.table import Column, Table
 
@@ -22,10 +23,23 @@ def traces_table(traces: Sequence[TraceStats]) -> Table:
     return table
 
 
+def print_notes(traces: Sequence[TraceStats], console: Console) -> None:
+    """Say what was assumed of the traces, and which rows were left out, a line each."""
+    for stats in traces:
+        for note in stats.guesses:
+            console.print(f"{stats.name}: {note}.", markup=False, highlight=False, soft_wrap=True)
+        for problem in stats.problems:
+            console.print(f"left out: {problem}", markup=False, highlight=False, soft_wrap=True)
+        if stats.rows_left_out > len(stats.problems):
+            more = format_count(stats.rows_left_out - len(stats.problems))
+            console.print(f"left out: {more} more rows of {stats.name}", markup=False, highlight=False)
+
+
 def _lines(stats: TraceStats) -> Iterator[tuple[str, str]]:
     yield "format", stats.format
     yield "requests", format_count(stats.requests)
     yield "rows left out", format_count(stats.rows_left_out)
+    yield "sessions", format_count(stats.sessions)
     rate = "" if stats.requests_per_s is None else f", {stats.requests_per_s:.3g} requests/s"
     yield "duration", format_clock(stats.duration_s) + rate
     yield "prompt tokens", format_count(stats.prompt_tokens)
