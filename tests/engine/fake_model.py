@@ -13,23 +13,32 @@ from typing import NamedTuple
 
 import numpy as np
 from fake_memory import EMPTY, memory_of
+from manager_model import keys_over
 
 from kvstead.engine import KVCacheManager, Step
 from kvstead.kernels import host
 from kvstead.model import ModelLayout
 from kvstead.pages.amounts import FULL, STATE, WINDOW
-from kvstead.prefix import Namespace
+from kvstead.prefix import Adapter, Namespace, TokenKey
 from tiny_model import VOCABULARY
 
 PLAIN = Namespace()
+SPACES = [  # namespace and keys
+    (PLAIN, ()),
+    (Namespace(lora="a"), ()),
+    (Namespace(salt="a"), ()),
+    (PLAIN, (TokenKey(3, 6, "image"),)),
+    (PLAIN, (TokenKey(3, 6, "another"), TokenKey(5, None, Adapter("a", "1")))),
+]
 _MODULUS = 2**31 - 1
 
 
-def prefix_hashes(tokens, namespace=PLAIN) -> list[int]:
+def prefix_hashes(tokens, namespace=PLAIN, keys=()) -> list[int]:
     """What the model caches at each position."""
     value = hash(namespace) % _MODULUS
     hashes = []
-    for token in tokens:
+    for position, token in enumerate(tokens):
+        value += hash(keys_over(keys, position))
         value = (value * 48271 + int(token) + 1) % _MODULUS
         hashes.append(value)
     return hashes
@@ -40,11 +49,11 @@ def sample(hash_value: int) -> int:
     return hash_value // 7 % VOCABULARY
 
 
-def generate(prompt, max_new_tokens, namespace=PLAIN, stop_tokens=()) -> list[int]:
+def generate(prompt, max_new_tokens, namespace=PLAIN, stop_tokens=(), keys=()) -> list[int]:
     """What the model says after a prompt, computed alone and without any cache."""
     tokens = [int(token) for token in prompt]
     for _ in range(max_new_tokens):
-        tokens.append(sample(prefix_hashes(tokens, namespace)[-1]))
+        tokens.append(sample(prefix_hashes(tokens, namespace, keys)[-1]))
         if tokens[-1] in stop_tokens:
             break
     return tokens[len(prompt) :]
@@ -73,7 +82,7 @@ class Job(NamedTuple):
     state: int
     blank: dict[str, np.ndarray]
     tokens: list[int] | None
-    namespace: Namespace
+    space: tuple
 
 
 class _Done:
@@ -98,7 +107,7 @@ class FakeRunner:
         self.keeps_windows = layout.window is not None
         self.keeps_states = layout.state_bytes > 0
         self._known: dict[int, list[int]] = {}  # row -> tokens, as far as this runner has sampled them
-        self._namespace: dict[int, Namespace] = {}
+        self._space: dict[int, tuple] = {}  # row -> namespace and keys
         self.num_reads = 0
         self.num_window_reads = 0
         self.num_state_reads = 0
@@ -119,19 +128,20 @@ class FakeRunner:
         jobs = []
         written = []
         for row, length, slot in zip(step.rows.tolist(), step.lengths.tolist(), step.slots.tolist(), strict=True):
-            jobs.append(self._job(row, length - 1, length, [slot], None, PLAIN))
+            jobs.append(self._job(row, length - 1, length, [slot], None, ()))
             written.append(slot)
         for chunk in step.chunks:
             known = chunk.request.tokens[: chunk.end].tolist()
             slots = chunk.slots.tolist()
-            jobs.append(self._job(chunk.row, chunk.start, chunk.end, slots, known, chunk.request.namespace))
+            space = chunk.request.namespace, chunk.request.keys
+            jobs.append(self._job(chunk.row, chunk.start, chunk.end, slots, known, space))
             written += slots
         assert len(set(written)) == len(written), "no two tokens of a step go to one slot"
         states = [job.state for job in jobs if job.state]
         assert len(set(states)) == len(states), "no two rows of a step have one state"
         return jobs
 
-    def _job(self, row, start, end, slots, tokens, namespace) -> Job:
+    def _job(self, row, start, end, slots, tokens, space) -> Job:
         manager, memory, page_size = self.manager, self.memory, self.manager.page_size
         table_row = manager.table.read(row, 0, end)
         assert table_row[start:].tolist() == slots, "the row holds the slots that the step names"
@@ -146,7 +156,7 @@ class FakeRunner:
         rest = np.arange(slots[-1] + 1, -(-(slots[-1] + 1) // page_size) * page_size)
         fresh = np.concatenate((table_row[start:], rest))
         blank = {side: memory.places(side, fresh) for side in memory.zeroes_pages}
-        return Job(row, start, end, places, low, windows, state, blank, tokens, namespace)
+        return Job(row, start, end, places, low, windows, state, blank, tokens, space)
 
     def _windows(self, row, low, slots):
         page_size = self.manager.page_size
@@ -162,8 +172,8 @@ class FakeRunner:
         for job in jobs:
             if job.tokens is not None:
                 self._known[job.row] = job.tokens
-                self._namespace[job.row] = job.namespace
-        hashes = [prefix_hashes(self._known[job.row][: job.end], self._namespace[job.row]) for job in jobs]
+                self._space[job.row] = job.space
+        hashes = [prefix_hashes(self._known[job.row][: job.end], *self._space[job.row]) for job in jobs]
         for job in jobs:
             for side, places in job.blank.items():
                 found = set(self.memory.read(side, places)) - {EMPTY}
@@ -202,11 +212,12 @@ class FakeRunner:
         """What the memory should say at places of the tree's: side, places, hashes."""
         memory, page_size = self.memory, self.manager.page_size
         expected = []
-        above = [(child, child.key[0], []) for child in self.manager.tree.root.children.values()]
+        above = [(child, child.key[0], [], []) for child in self.manager.tree.root.children.values()]
         while above:
-            node, namespace, tokens = above.pop()
+            node, namespace, keys, tokens = above.pop()
             tokens = [*tokens, *node.tokens.tolist()]
-            hashes = prefix_hashes(tokens, namespace)
+            keys = [*keys, *(TokenKey(start, end, value) for (start, value), end in node.keys.items())]
+            hashes = prefix_hashes(tokens, namespace, keys)
             slots = (node.pages[:, None] * page_size + np.arange(page_size)).ravel()
             if self.keeps_all:
                 expected.append((FULL, memory.places(FULL, slots), hashes[node.start :]))
@@ -214,7 +225,7 @@ class FakeRunner:
                 expected.append((WINDOW, memory.places(WINDOW, slots), hashes[node.start :]))
             if node.state is not None:
                 expected.append((STATE, memory.places(STATE, [node.state.slot]), hashes[-1:]))
-            above += [(child, namespace, tokens) for child in node.children.values()]
+            above += [(child, namespace, keys, tokens) for child in node.children.values()]
         return expected
 
     def _check(self, expected) -> None:

@@ -16,8 +16,17 @@ class ModelRow:
     window_start: int = 0
 
 
+def keys_over(keys, position):
+    """What one token depends on besides its id."""
+    over = (key for key in keys if key.start <= position and (key.end is None or position < key.end))
+    return frozenset((key.start, key.value) for key in over)
+
+
 class ManagerModel:
-    """The same memory by brute force; `cached` maps (namespace, tokens of a whole-page prefix) to its last page."""
+    """The same memory by brute force; `cached` maps (namespace, pairs of a whole-page prefix) to its last page.
+
+    A pair is a token and the keys over it.
+    """
 
     def __init__(self, num_pages: int, page_size: int) -> None:
         self.num_pages = num_pages
@@ -29,7 +38,9 @@ class ManagerModel:
     def prefixes(self, space, tokens, end):
         """The keys of all whole-page prefixes up to `end`."""
         step = self.page_size
-        return [(space, tuple(tokens[:stop])) for stop in range(step, end // step * step + 1, step)]
+        namespace, keys = space
+        pairs = tuple((token, keys_over(keys, position)) for position, token in enumerate(tokens[:end]))
+        return [(namespace, pairs[:stop]) for stop in range(step, end // step * step + 1, step)]
 
     def longest(self, space, tokens):
         """Tokens at the start that are cached."""

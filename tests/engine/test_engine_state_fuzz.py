@@ -5,14 +5,12 @@ from typing import NamedTuple
 import numpy as np
 import pytest
 from fake_memory import Fence, Switch
-from fake_model import FakeRunner, LateRunner, generate
+from fake_model import SPACES, FakeRunner, LateRunner, generate
 
 from kvstead.engine import KVCacheManager, Request, Scheduler, Status
 from kvstead.pages.amounts import FULL, STATE, WINDOW, Amounts
-from kvstead.prefix import Namespace
 from tiny_model import tiny_layout, tiny_state_layout, tiny_window_layout
 
-NAMESPACES = [Namespace(), Namespace(lora="a"), Namespace(salt="a")]
 KINDS = ["full", "full window", "full state", "full window state", "full chunk state"]
 POOL_LAYOUTS = ["static", "unified"]
 
@@ -85,7 +83,7 @@ class Memory(NamedTuple):
 
 
 class Traffic(NamedTuple):
-    """Requests and how they are served. A spec: prompt, new tokens, namespace, stop tokens, comes at, aborted at."""
+    """Requests, and how they are served. A spec: prompt, new tokens, space, stop tokens, comes at, aborted at."""
 
     memory: Memory
     options: dict
@@ -128,7 +126,7 @@ def traffic(seed, kind, pool_layout, size):
         (
             rng.integers(0, 2, rng.integers(1, max(2, most))).tolist(),
             int(rng.integers(1, max(2, most // 2))),
-            one_of(*NAMESPACES[:1] * 4, *NAMESPACES),
+            SPACES[one_of(*[0] * 4, *range(len(SPACES)))],
             one_of((), (), (0,), (1, 3)),
             int(rng.integers(0, 2 * size)),
             int(rng.integers(0, 4 * size)) if rng.random() < 0.2 else None,
@@ -138,7 +136,7 @@ def traffic(seed, kind, pool_layout, size):
     for at in range(1, size):  # conversations: a prompt that goes on where another stops
         if rng.random() < 0.5:
             other = specs[rng.integers(at)]
-            whole = other[0] + generate(other[0], other[1], other[2])
+            whole = other[0] + generate(other[0], other[1], other[2][0], keys=other[2][1])
             prompt = (whole + specs[at][0])[: max(1, min(most, len(whole) + int(rng.integers(1, 5))))]
             specs[at] = (prompt, specs[at][1], other[2], *specs[at][3:])
     scheduling = {
@@ -161,7 +159,7 @@ def play(case):
         fence.wait = runner.drain
     rng = np.random.default_rng(case.seed)
     requests = [
-        Request(i, np.array(prompt), new, namespace=space, stop_tokens=stop)
+        Request(i, np.array(prompt), new, namespace=space[0], stop_tokens=stop, keys=space[1])
         for i, (prompt, new, space, stop, _, _) in enumerate(case.specs)
     ]
     last = max(arrives for *_, arrives, _ in case.specs)
@@ -199,7 +197,7 @@ def check(case):
         assert verdict in {None, request.status is not Status.REJECTED}
         if request.status is Status.REJECTED:
             continue
-        expected = generate(prompt, new, space, stop)
+        expected = generate(prompt, new, space[0], stop, space[1])
         output = request.output.tolist()
         assert output == expected[: len(output)]
         assert request.status in {Status.FINISHED, Status.ABORTED}

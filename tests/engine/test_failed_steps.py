@@ -174,6 +174,8 @@ def test_prompt_is_copied_when_it_is_added():
         ({"request_id": None}, "NoneType"),
         ({"request_id": 1.5}, "float"),
         ({"namespace": []}, "unhashable"),
+        ({"keys": 5}, "not iterable"),
+        ({"keys": ["image"]}, "'image' is no key of tokens"),
         ({"stop_tokens": 5}, "not iterable"),
         ({"stop_tokens": (1, "x")}, "a stop token is 'x'"),
         ({"max_new_tokens": 2.5}, "max_new_tokens is 2.5"),
@@ -182,7 +184,7 @@ def test_prompt_is_copied_when_it_is_added():
     ],
 )
 def test_request_that_would_break_later_is_refused_at_the_door(change, words):
-    """An id, namespace, stop tokens or length of a wrong kind: an error, and others are served."""
+    """An id, namespace, keys, stop tokens or length of a wrong kind: an error, and others are served."""
     scheduler = Scheduler(tiny_manager(64))
     request = Request(**({"request_id": 7, "prompt": prompt_of(3), "max_new_tokens": 2} | change))
     with pytest.raises(RequestError, match=words):

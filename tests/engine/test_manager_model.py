@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from fake_model import SPACES
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
@@ -9,10 +10,8 @@ from manager_model import ManagerModel
 from scenario import PAGE, peeked
 
 from kvstead.errors import InvalidSize, OpenGroup, RequestError, RowOverflow, StaleRow
-from kvstead.prefix import Namespace
 from tiny_model import tiny_manager
 
-SPACES = [Namespace(), Namespace(lora="a")]
 TOKENS = st.one_of(  # prefixes of one prompt, and others that part from it somewhere
     st.integers(1, 11).map(lambda length: [0] * length),
     st.lists(st.integers(0, 1), min_size=1, max_size=11),
@@ -50,7 +49,7 @@ class ManagerMachine(RuleBasedStateMachine):
         """A look tells what is cached and what could be had beside it."""
         found = self.model.longest(space, tokens[:-1])
         room = self.model.room(also=self.model.prefixes(space, tokens, found))
-        assert peeked(self.manager, tokens, namespace=space) == (found, room, 0)
+        assert peeked(self.manager, tokens, namespace=space[0], keys=space[1]) == (found, room, 0)
 
     @rule(tokens=TOKENS, space=st.sampled_from(SPACES))
     def match(self, tokens, space):
@@ -59,7 +58,7 @@ class ManagerMachine(RuleBasedStateMachine):
 
     def open_row(self, tokens, space):
         """Match and compare."""
-        lease = self.manager.match(tokens, namespace=space, owner=7)
+        lease = self.manager.match(tokens, namespace=space[0], keys=space[1], owner=7)
         if len(self.model.rows) == MAX_ROWS:
             assert lease is None
             return
@@ -133,8 +132,8 @@ class ManagerMachine(RuleBasedStateMachine):
         assert not gone & model.locked()
         for key in gone:
             del model.cached[key]
-        for space, tokens in model.cached:
-            assert set(model.prefixes(space, tokens, len(tokens))) <= set(model.cached)
+        for namespace, pairs in model.cached:
+            assert not pairs[: -model.page_size] or (namespace, pairs[: -model.page_size]) in model.cached
 
     def follow_windows(self):
         """Nothing, where no layer has a window."""

@@ -68,7 +68,7 @@ class WindowMachine(ManagerMachine):
         prefixes = model.prefixes(space, tokens, cached)
         needed = prefixes[model.needed_from(cached) // model.page_size :]
         most = model.most_window_room(needed)
-        seen = peeked(self.manager, tokens, namespace=space)
+        seen = peeked(self.manager, tokens, namespace=space[0], keys=space[1])
         self.follow_windows()
         assert seen == (cached, model.room(prefixes), model.window_room(needed))
         assert min(most, 1) <= seen[2] <= most

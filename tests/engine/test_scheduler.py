@@ -7,6 +7,7 @@ from scenario import PAGE, prompt_of
 
 from kvstead.engine import Request, Scheduler, Status
 from kvstead.errors import InvalidSize, RequestError
+from kvstead.prefix import TokenKey
 from tiny_model import tiny_manager
 
 
@@ -258,3 +259,26 @@ def test_step_with_an_impossible_token_can_be_processed_again(where):
     outcome = scheduler.process(step, [2, 2])
     assert outcome.started == [second]
     manager.audit()
+
+
+def test_requests_with_different_images_share_what_lies_before_them():
+    """Of three requests with an image each, the later ones find the pages in front, and all of their own image."""
+    scheduler = Scheduler(tiny_manager(64, page_size=4))
+    runner = FakeRunner(scheduler.manager)
+    found = []
+    for number, image in enumerate(["one", "two", "one"]):
+        request = Request(number, np.arange(17) % 5, 2, keys=[TokenKey(9, 12, image)])
+        scheduler.add(request)
+        while not scheduler.is_idle:
+            scheduler.step(runner)
+        assert request.output.tolist() == generate(request.prompt, 2, keys=request.keys)
+        found.append(request.num_cached)
+    assert found == [0, 8, 16]
+
+
+def test_keys_of_a_refused_match_change_nothing():
+    """What is no key raises, and the manager has all its rows."""
+    manager = tiny_manager(64, prefix_cache=False)
+    with pytest.raises(RequestError, match="no key of tokens"):
+        manager.match(np.arange(4), keys=["image"])
+    assert manager.table.num_free == manager.table.num_rows

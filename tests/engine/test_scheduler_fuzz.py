@@ -4,17 +4,15 @@ from typing import NamedTuple
 
 import numpy as np
 import pytest
-from fake_model import FakeRunner, LateRunner, generate
+from fake_model import SPACES, FakeRunner, LateRunner, generate
 from hypothesis import given
 from hypothesis import strategies as st
 from scenario import PAGE
 
 from kvstead.engine import Request, Scheduler, Status
-from kvstead.prefix import Namespace
 from tiny_model import tiny_manager, tiny_window_layout
 
 RUNNERS = [FakeRunner, LateRunner]
-NAMESPACES = [Namespace(), Namespace(lora="a"), Namespace(salt="a")]
 WINDOWS = {  # keywords of the layout
     "sliding": {},
     "chunked": {"chunked": True},
@@ -84,7 +82,7 @@ def traffic(draw, kind=""):
             st.tuples(
                 st.lists(st.integers(0, 1), min_size=1, max_size=14),  # prompt: two tokens, so that prefixes meet
                 st.integers(1, 10),  # new tokens
-                st.sampled_from(NAMESPACES),
+                st.sampled_from(SPACES),
                 st.sampled_from([(), (0,), (1, 3)]),  # stop tokens
                 st.integers(0, 12),  # arrives at step
                 st.one_of(st.none(), st.integers(0, 20)),  # is aborted at step
@@ -103,7 +101,7 @@ def play(memory, options, specs, prefix_cache, policy, make_runner):
     scheduler = Scheduler(manager, **options)
     runner = make_runner(manager)
     requests = [
-        Request(i, np.array(prompt), new, namespace=space, stop_tokens=stop)
+        Request(i, np.array(prompt), new, namespace=space[0], stop_tokens=stop, keys=space[1])
         for i, (prompt, new, space, stop, _, _) in enumerate(specs)
     ]
     started: list[Request] = []
@@ -140,7 +138,7 @@ def check(memory, options, specs, prefix_cache, policy, make_runner):
         if not fits:
             assert request.reason
             continue
-        expected = generate(prompt, new, space, stop)
+        expected = generate(prompt, new, space[0], stop, space[1])
         output = request.output.tolist()
         if request.status is Status.FINISHED:
             assert output == expected
@@ -190,7 +188,7 @@ def soak_traffic(rng, memory):
         (
             rng.integers(0, 2, rng.integers(1, 60)).tolist(),
             int(rng.integers(1, 40)),
-            NAMESPACES[rng.integers(3)],
+            SPACES[rng.integers(len(SPACES))],
             (),
             int(rng.integers(0, 60)),
             int(rng.integers(0, 100)) if rng.random() < 0.2 else None,

@@ -69,7 +69,7 @@ class Admission:
         """
         manager = self.manager
         known = int(request.tokens.size)
-        seen = manager.peek(request.tokens, namespace=request.namespace)
+        seen = manager.peek(request.tokens, namespace=request.namespace, keys=request.keys)
         pages = manager.pages(known) - seen.num_cached // manager.page_size
         windows = 0 if manager.window is None else 1
         if running.active:

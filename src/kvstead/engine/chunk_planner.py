@@ -78,7 +78,9 @@ class ChunkPlanner:
         fits, running = self._admission.fits, self._running
         if not fits(request, running) and not (self._manager.flush() and fits(request, running)):
             return None
-        lease = self._manager.match(request.tokens, namespace=request.namespace, owner=request.owner_tag)
+        lease = self._manager.match(
+            request.tokens, namespace=request.namespace, keys=request.keys, owner=request.owner_tag
+        )
         assert lease is not None, "there is a row for every request that may run"
         self._waiting.popleft()
         if request.num_cached < 0:

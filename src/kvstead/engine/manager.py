@@ -18,10 +18,10 @@ from numpy.typing import NDArray
 from kvstead.engine.audit import audit_memory
 from kvstead.engine.memory import ArenaOptions, Memory
 from kvstead.engine.memory_plan import SIDE_KINDS, MemoryRequest, plan_memory
-from kvstead.engine.request import token_ids
+from kvstead.engine.request import token_ids, token_keys
 from kvstead.engine.row_capacity import RowCapacity
 from kvstead.engine.row_prefixes import Lease, Peek, RowPrefixes
-from kvstead.engine.rows import NO_NAMESPACE, Rows
+from kvstead.engine.rows import Rows
 from kvstead.engine.stats import MemoryStats, live_entries, memory_stats
 from kvstead.errors import InvalidSize, RowOverflow
 from kvstead.kernels.array_types import IntArray
@@ -29,7 +29,7 @@ from kvstead.kernels.arrays import Integers, to_device, to_host, whole
 from kvstead.model import ModelLayout
 from kvstead.pages.amounts import FULL, STATE, WINDOW
 from kvstead.pages.page_table import require_tag
-from kvstead.prefix import Evicted, Namespace, Node, PrefixTree
+from kvstead.prefix import PLAIN, Evicted, Keys, Namespace, Node, PrefixTree
 
 
 class KVCacheManager:
@@ -94,26 +94,26 @@ class KVCacheManager:
         self.capacity, self.row_windows, self.row_states = growth.capacity, growth.windows, growth.states
         self._prefixes = RowPrefixes(memory, tree, rows, growth, is_kept=prefix_cache)
 
-    def peek(self, tokens: Integers, *, namespace: Namespace = NO_NAMESPACE) -> Peek:
+    def peek(self, tokens: Integers, *, namespace: Namespace = PLAIN, keys: Keys = ()) -> Peek:
         """What `match` would find, and what could be evicted beside it; the eviction policy counts it as a match."""
-        return self._prefixes.peek(token_ids(tokens), namespace)
+        return self._prefixes.peek(token_ids(tokens), namespace, keys)
 
-    def match(self, tokens: Integers, *, namespace: Namespace = NO_NAMESPACE, owner: int = 0) -> Lease | None:
+    def match(self, tokens: Integers, *, namespace: Namespace = PLAIN, keys: Keys = (), owner: int = 0) -> Lease | None:
         """Open a row for a request and lock the longest cached prefix of its tokens into it.
 
-        tokens: all ids known so far, 0 .. 2**31 - 1, at least one more than are taken from the cache. owner: tag for
-        the pages that the request takes. With recurrent layers the prefix's state is copied into a slot of the row,
-        evicting cached prefixes as far as needed; where only one of the two fits and no other row is out, the request
-        begins anew. None, with nothing changed but what was evicted, when all rows are out or there is no capacity for
-        a state. Raises `RequestError` for no tokens or ids out of range, `RowOverflow` for more than `max_length`,
-        `InvalidSize` for a tag beyond 32 bits, `OpenGroup` when it would have to evict inside a free group. O(tokens).
+        tokens: all ids known so far, 0 .. 2**31 - 1, at least one more than are taken from the cache. namespace, keys:
+        what they depend on besides. owner: tag for the pages that the request takes. With recurrent layers the state is
+        copied into a slot of the row, evicting cached prefixes as far as needed; where only one of the two fits and no
+        other row is out, the request begins anew. None, with nothing changed but what was evicted, when all rows are
+        out or there is no capacity for a state. Raises `RequestError` for no tokens, ids out of range and keys that are
+        none, `RowOverflow` for more than `max_length`, `InvalidSize` for a tag beyond 32 bits, `OpenGroup` when it
+        would have to evict inside a free group. O(tokens).
         """
-        ids = token_ids(tokens)
-        owner = whole(owner, "owner")
+        ids, owner = token_ids(tokens), whole(owner, "owner")
         require_tag(owner)
         if ids.size > self.table.width:
             raise RowOverflow(f"{ids.size} tokens do not fit rows of {self.table.width}. Cut them or raise max_length.")
-        return self._prefixes.open(ids, owner, namespace)
+        return self._prefixes.open(ids, owner, namespace, token_keys(keys))
 
     def extend(self, rows: Integers, lengths: Integers) -> torch.Tensor | None:
         """Grow rows to `lengths` slots, evicting cached prefixes as far as needed.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import zlib
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from enum import StrEnum
 
@@ -13,7 +14,7 @@ from kvstead.errors import RequestError
 from kvstead.kernels.array_types import IntArray
 from kvstead.kernels.arrays import Integers, to_host, whole
 from kvstead.kernels.rows import MAX_TOKEN
-from kvstead.prefix import Namespace
+from kvstead.prefix import Keys, Namespace, TokenKey, key_spans
 
 
 def token_ids(tokens: Integers) -> NDArray[np.int32] | IntArray:
@@ -29,6 +30,13 @@ def token_ids(tokens: Integers) -> NDArray[np.int32] | IntArray:
     if low < 0 or high > MAX_TOKEN:
         raise RequestError(f"token ids reach from {low} to {high}. Use ids of 0 .. {MAX_TOKEN}.")
     return ids
+
+
+def token_keys(keys: Iterable[TokenKey]) -> tuple[TokenKey, ...]:
+    """Keys of tokens, in their order. Raises `RequestError` for anything else, `TypeError` for what is no series."""
+    kept = tuple(keys)
+    key_spans(kept)
+    return kept
 
 
 class Status(StrEnum):
@@ -47,10 +55,11 @@ class Request:
     """A prompt and how far to go on from it.
 
     request_id: an int or a string. prompt: token ids, an integer array of at least one. max_new_tokens: tokens to
-    generate at most. stop_tokens: ids that end the request when generated. The scheduler fills in the rest: `tokens`
-    are the known ids (prompt and output) while the request is off the memory or ended, `num_cached` the prompt tokens
-    found in the cache when it was first admitted, `num_dead` those behind them that were cached but lack windows or a
-    state, `reason` why it was rejected.
+    generate at most. namespace: what all tokens depend on besides their ids; keys: what ranges of them depend on, by
+    position from the prompt's start. Only requests with equal ones share cached pages. stop_tokens: ids that end the
+    request when generated. The scheduler fills in the rest: `tokens` are the known ids (prompt and output) while the
+    request is off the memory or ended, `num_cached` the prompt tokens found in the cache when it was first admitted,
+    `num_dead` those behind them that were cached but lack windows or a state, `reason` why it was rejected.
     """
 
     request_id: int | str
@@ -58,6 +67,7 @@ class Request:
     max_new_tokens: int
     namespace: Namespace = field(default_factory=Namespace)
     stop_tokens: tuple[int, ...] = ()
+    keys: Keys = ()
     status: Status = Status.WAITING
     row: int = 0
     tokens: IntArray | NDArray[np.int32] = field(default_factory=lambda: np.empty(0, dtype=np.int64))
@@ -105,11 +115,12 @@ def checked(request: Request) -> None:
         max_new_tokens = whole(request.max_new_tokens, "max_new_tokens")
         stop_tokens = tuple(whole(token, "a stop token") for token in request.stop_tokens)
         hash(request.namespace)
+        keys = token_keys(request.keys)
     except TypeError as error:
         raise RequestError(f"{name} cannot be served: {error}") from None
     if max_new_tokens < 1:
         raise RequestError(f"{name} is to generate {max_new_tokens} tokens. Ask for at least one.")
     request.prompt = token_ids(request.prompt).copy()
-    request.max_new_tokens, request.stop_tokens = max_new_tokens, stop_tokens
+    request.max_new_tokens, request.stop_tokens, request.keys = max_new_tokens, stop_tokens, keys
     if not isinstance(request.request_id, str):
         request.request_id = int(request.request_id)

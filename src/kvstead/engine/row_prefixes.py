@@ -13,7 +13,7 @@ from kvstead.engine.rows import Rows
 from kvstead.kernels.array_types import IntArray
 from kvstead.kernels.tokens import TokenArray
 from kvstead.pages.amounts import Amounts
-from kvstead.prefix import Namespace, Node, PrefixTree
+from kvstead.prefix import Keys, Namespace, Node, PrefixTree
 
 
 class Lease(NamedTuple):
@@ -51,11 +51,11 @@ class RowPrefixes:
         self._windows, self._states = row_capacity.windows, row_capacity.states
         self._is_kept = is_kept
 
-    def peek(self, ids: TokenArray | IntArray, namespace: Namespace) -> Peek:
+    def peek(self, ids: TokenArray | IntArray, namespace: Namespace, keys: Keys) -> Peek:
         """What `open` would find, and what could be evicted beside it; see `KVCacheManager.peek`."""
         if not self._is_kept:
             return Peek(0, self._tree.evictable())
-        match = self._tree.match(ids[:-1], namespace=namespace)
+        match = self._tree.match(ids[:-1], namespace=namespace, keys=keys)
         with self._locked(match.node):
             if self._states is not None and not self._row_capacity.capacity.has(ONE_STATE):
                 self._states.drop_kept()  # as `open` would
@@ -63,13 +63,13 @@ class RowPrefixes:
                 self._windows.reclaim_pieces()
             return Peek(match.num_tokens, self._tree.evictable())
 
-    def open(self, ids: TokenArray | IntArray, owner: int, namespace: Namespace) -> Lease | None:
+    def open(self, ids: TokenArray | IntArray, owner: int, namespace: Namespace, keys: Keys) -> Lease | None:
         """Give a row to a request and share what is cached of it with the row; see `KVCacheManager.match`."""
         table, node, cached, found, state = self._rows.table, self._tree.root, 0, 0, None
         if not table.num_free:
             return None
         if self._is_kept:
-            match = self._tree.match(ids[:-1], namespace=namespace)
+            match = self._tree.match(ids[:-1], namespace=namespace, keys=keys)
             node, cached, found = match.node, match.num_tokens, match.num_found
         if self._states is not None:
             state = self._take_state(node, owner)
@@ -78,7 +78,7 @@ class RowPrefixes:
                 state = self._take_state(node, owner)
             if state is None:
                 return None
-        row = self._rows.open(ids, owner, namespace)
+        row = self._rows.open(ids, owner, namespace, keys)
         if cached:
             table.append(row, self._tree.slots(node))
         self._rows.computed[row] = cached
@@ -97,7 +97,7 @@ class RowPrefixes:
         if not self._is_kept or end <= start:
             return
         own = rows.table.slots[row, :end]
-        inserted = tree.insert(rows.ids[row, :end], own, namespace=rows.namespace[row])
+        inserted = tree.insert(rows.ids[row, :end], own, namespace=rows.namespace[row], keys=rows.keys[row])
         node, num_shared = inserted.node, inserted.num_shared
         tree.lock(node)
         if self._states:

@@ -20,9 +20,7 @@ from kvstead.kernels import rows as row_kernels
 from kvstead.kernels.array_types import IntArray, TagArray
 from kvstead.kernels.arrays import Integers, to_host, untouched
 from kvstead.pools import RequestTable
-from kvstead.prefix import Namespace, Node
-
-NO_NAMESPACE = Namespace()
+from kvstead.prefix import PLAIN, Keys, Namespace, Node
 
 
 class Rows:
@@ -31,7 +29,7 @@ class Rows:
     table: the slots. ids: int32[rows + 1, width + 1], token ids. known: int64[rows + 1], ids that are valid. computed:
     int64[rows + 1], tokens whose cache entries are. protected: int64[rows + 1], leading tokens whose slots are the
     tree's. node: the node that ends there, which the row keeps locked; the root where nothing is shared. owner: tags
-    for pages. namespace: of the row's tokens.
+    for pages. namespace, keys: of the row's tokens.
     """
 
     def __init__(self, num_rows: int, width: int, page_size: int, root: Node) -> None:
@@ -43,12 +41,13 @@ class Rows:
         self.protected: IntArray = np.zeros(num_rows + 1, dtype=np.int64)
         self.owner: TagArray = np.zeros(num_rows + 1, dtype=np.int32)
         self.node: list[Node] = [root] * (num_rows + 1)
-        self.namespace: list[Namespace] = [NO_NAMESPACE] * (num_rows + 1)
+        self.namespace: list[Namespace] = [PLAIN] * (num_rows + 1)
+        self.keys: list[Keys] = [()] * (num_rows + 1)
         self.num_released = 0  # rows given back since the start
         self.page_size = page_size
         self._root = root
 
-    def open(self, ids: NDArray[np.int32] | IntArray, owner: int, namespace: Namespace) -> int:
+    def open(self, ids: NDArray[np.int32] | IntArray, owner: int, namespace: Namespace, keys: Keys) -> int:
         """Take a row, of which one must be free, for a request with these ids that shares nothing yet."""
         taken = self.table.take()
         assert taken is not None, "the caller has counted the free rows"
@@ -56,7 +55,7 @@ class Rows:
         self.ids[row, : ids.size] = ids
         self.known[row] = ids.size
         self.owner[row] = owner
-        self.namespace[row] = namespace
+        self.namespace[row], self.keys[row] = namespace, keys
         return row
 
     def close(self, row: int) -> None:

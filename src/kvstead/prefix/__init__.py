@@ -7,17 +7,19 @@ from kvstead.prefix.node import Insertion, Match, Node, StatePart, WindowPart
 from kvstead.prefix.queue import POLICIES
 from kvstead.prefix.slot_pools import SlotPool, StateSlots, WindowPool, window_pool
 from kvstead.prefix.state import StateComponent
-from kvstead.prefix.token_keys import Adapter, Namespace, TokenKey
+from kvstead.prefix.token_keys import PLAIN, Adapter, Keys, Namespace, TokenKey, key_spans
 from kvstead.prefix.tree import PrefixTree
 from kvstead.prefix.window import WindowComponent
 
 __all__ = [
+    "PLAIN",
     "POLICIES",
     "Adapter",
     "Component",
     "Evicted",
     "FullComponent",
     "Insertion",
+    "Keys",
     "Match",
     "Namespace",
     "Node",
@@ -30,5 +32,6 @@ __all__ = [
     "WindowComponent",
     "WindowPart",
     "WindowPool",
+    "key_spans",
     "window_pool",
 ]

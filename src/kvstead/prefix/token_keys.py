@@ -10,7 +10,7 @@ tokens; nothing is hashed into an id.
 from __future__ import annotations
 
 import sys
-from collections.abc import Hashable, Iterable, Mapping
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
@@ -74,6 +74,9 @@ class TokenKey:
             raise RequestError(f"{self} cannot be compared: {error}") from None
         if not 0 <= ends[0] < ends[1] <= sys.maxsize:
             raise RequestError(f"{self} covers no tokens. Use 0 <= start < end, or None as the end.")
+
+
+Keys: TypeAlias = Sequence[TokenKey]
 
 
 def key_spans(keys: Iterable[TokenKey]) -> KeySpans:

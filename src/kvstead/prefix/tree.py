@@ -10,7 +10,7 @@ only partly filled is never keyed at all: it belongs to its request until it is 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
 import numpy as np
 
@@ -27,7 +27,7 @@ from kvstead.prefix.queue import policy_named
 from kvstead.prefix.slot_pools import SlotPool, StateSlots, window_pool
 from kvstead.prefix.state import StateComponent
 from kvstead.prefix.structure import NO_PAGES, TreeStructure, Watcher, audit_structure, path_up, walk
-from kvstead.prefix.token_keys import NO_KEYS, PLAIN, Namespace, TokenKey, key_spans
+from kvstead.prefix.token_keys import NO_KEYS, PLAIN, Keys, Namespace, key_spans
 from kvstead.prefix.tree_counts import TreeCounts
 from kvstead.prefix.window import WindowComponent
 
@@ -76,7 +76,7 @@ class PrefixTree(TreeCounts):
         """Have somebody told of every change of the nodes from now on."""
         self._structure.watchers.append(watcher)
 
-    def match(self, tokens: Tokens, *, namespace: Namespace = PLAIN, keys: Sequence[TokenKey] = ()) -> Match:
+    def match(self, tokens: Tokens, *, namespace: Namespace = PLAIN, keys: Keys = ()) -> Match:
         """Find the longest cached prefix of `tokens`, in whole pages, and mark it as used now.
 
         tokens: int32[n] or int64[n]. A request that must compute at least one token passes all but its last. With a
@@ -110,7 +110,7 @@ class PrefixTree(TreeCounts):
         slots: Integers,
         *,
         namespace: Namespace = PLAIN,
-        keys: Sequence[TokenKey] = (),
+        keys: Keys = (),
         priority: int = 0,
     ) -> Insertion:
         """Cache the whole pages of `tokens`; the tree owns from now on the pages that are new to it.
