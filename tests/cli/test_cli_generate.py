@@ -8,6 +8,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from kvstead.cli import generate_run
 from kvstead.integrations.transformers import Completion, FinishReason, Piece, SamplingParams
+from kvstead.prefix import TokenKey
 from tiny_llm import save_tiny_llm
 
 USER, SYSTEM = {"role": "user", "content": "Hello?"}, {"role": "system", "content": "Be brief."}
@@ -124,13 +125,17 @@ def test_a_line_of_a_file_overrides_the_options(kvstead, fake, tmp_path):
     """What a line says of sampling is its own, the rest is of the options; chats stay what they are."""
     made = fake(FakeLLM)
     path = tmp_path / "prompts.jsonl"
-    lines = [{"prompt": "Hello?", "seed": 7, "top_p": 1}, {"messages": [SYSTEM, USER], "max_new_tokens": 3}]
+    key = {"start": 0, "end": None, "value": "tenant"}
+    lines = [
+        {"prompt": "Hello?", "seed": 7, "top_p": 1, "keys": [key]},
+        {"messages": [SYSTEM, USER], "max_new_tokens": 3},
+    ]
     path.write_text("\n".join(map(json.dumps, lines)))
     ended = kvstead("generate", "--prompts", path, "--temperature", 0.5, "--max-new-tokens", 9)
     assert ended.code == 0, ended.err
     assert made[0].prompts == [[USER], [SYSTEM, USER]]
     assert made[0].params == [
-        SamplingParams(max_new_tokens=9, temperature=0.5, seed=7),
+        SamplingParams(max_new_tokens=9, temperature=0.5, seed=7, keys=(TokenKey(**key),)),
         SamplingParams(max_new_tokens=3, temperature=0.5),
     ]
 
@@ -220,6 +225,7 @@ def _never(*_arguments, **_keywords):
         ('{"prompt": "Hello?", "top_p": 1.5}', "top_p is 1.5"),
         ('{"prompt": "Hello?", "seed": -1}', "seed is -1"),
         (f'{{"prompt": "Hello?", "seed": {2**64}}}', f"seed is {2**64}"),
+        ('{"prompt": "Hello?", "keys": [{"start": 5, "end": 5, "value": "a"}]}', "covers no tokens"),
     ],
 )
 def test_a_bad_line_is_refused_before_anything_is_loaded(kvstead, monkeypatch, tmp_path, line, says):

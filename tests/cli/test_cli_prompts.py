@@ -10,6 +10,7 @@ from kvstead.errors import TraceError
 
 CHAT = [{"role": "user", "content": "Hello?"}]
 GOOD = {"prompt": "Hello?"}
+KEY = {"start": 0, "end": None, "value": "tenant"}
 
 
 @pytest.fixture
@@ -27,7 +28,7 @@ def written(tmp_path):
 
 def test_a_line_is_a_text_or_a_chat_with_its_sampling(written):
     """Texts and chats come in the order of their lines, blank ones between them left out, each with its place."""
-    sampling = {"max_new_tokens": 5, "temperature": 1, "top_p": 0.5, "seed": 7}
+    sampling = {"max_new_tokens": 5, "temperature": 1, "top_p": 0.5, "seed": 7, "keys": [KEY]}
     path = written(GOOD, "", {"messages": CHAT, **sampling}, "   ")
     first, second = read_prompts(path)
     assert first == PromptRequest("Hello?", {}, f"{path}, line 1")
@@ -71,6 +72,10 @@ def test_prompts_come_by_standard_input_too(written, monkeypatch, compress):
         ),
         *((GOOD | {key: "1"}, f"as `{key}` a number, found '1'") for key in ("temperature", "top_p")),
         (GOOD | {"temperature": None}, "as `temperature` a number, found None"),
+        *(
+            (GOOD | {"keys": keys}, 'as `keys` a list of {"start": 0, "end": 8, "value": "..."}')
+            for keys in (5, ["image"], [{"start": 0, "value": "a"}], [KEY | {"end": "8"}], [KEY | {"value": 5}])
+        ),
     ],
 )
 def test_a_bad_line_is_refused_with_its_number(written, line, wanted):

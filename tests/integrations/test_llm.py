@@ -17,6 +17,7 @@ from kvstead.engine import KVCacheManager, Scheduler
 from kvstead.errors import InvalidSize, LayoutError, RequestError
 from kvstead.integrations.transformers import SamplingParams
 from kvstead.integrations.transformers.answers import Answer
+from kvstead.prefix import TokenKey
 
 _COMMON = prompt_of(1, 24)
 _PROMPTS = [prompt_of(2, 5), _COMMON + prompt_of(3, 9), prompt_of(4, 1), _COMMON + prompt_of(5, 3), _COMMON, [7] * 30]
@@ -49,6 +50,21 @@ def test_answers_are_those_of_the_model_alone(way):
         retracted = llm.summary()["requests"]["retracted"]
     assert (retracted > 0) == ("tight" in way)
     assert any(completion.num_retractions for completion in found) <= (retracted > 0)
+
+
+def test_tenants_with_keys_of_their_own_share_nothing():
+    """Prompts of one tenant share their pages; another tenant's, and those of none, find nothing of them."""
+    with serving() as llm:
+        tenants = [(TokenKey(0, None, name),) for name in ("a", "b", "a")]
+        params = [SamplingParams(max_new_tokens=2, keys=keys) for keys in (*tenants, ())]
+        found = [llm.generate([_COMMON], each)[0].num_cached for each in params]
+    assert found == [0, 0, 20, 0]
+
+
+def test_what_is_no_key_is_refused():
+    """Keys of another kind are refused when the parameters are made."""
+    with pytest.raises(RequestError, match="no key of tokens"):
+        SamplingParams(keys=("tenant",))
 
 
 @pytest.mark.parametrize(

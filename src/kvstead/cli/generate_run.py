@@ -15,6 +15,7 @@ from rich.console import Console
 from kvstead.cli.prompts import SAMPLING, GenerateArguments, PromptRequest
 from kvstead.errors import RequestError
 from kvstead.integrations.transformers import LLM, Completion, FinishReason, Piece, SamplingParams
+from kvstead.prefix import TokenKey
 from kvstead.report.console import error_console, output_console
 from kvstead.report.files import to_json
 from kvstead.report.progress import loading_bar
@@ -83,7 +84,8 @@ def _completion(pieces: Sequence[Piece]) -> Completion:
 
 def _params(request: PromptRequest, sampling: Mapping[str, Any]) -> SamplingParams:
     try:
-        return SamplingParams(**{**sampling, **request.sampling})
+        given = {**sampling, **request.sampling}
+        return SamplingParams(**given | {"keys": tuple(TokenKey(**key) for key in given.get("keys", ()))})
     except (RequestError, OverflowError) as error:  # also a whole number too large for a float
         raise RequestError(f"{request.place}: {error}" if request.place else str(error)) from error
 

@@ -25,14 +25,15 @@ SAMPLING: dict[str, tuple[str, tuple[type, ...]]] = {
     "seed": ("an integer", (int,)),
 }
 _KEYS = ", ".join(f"`{key}`" for key in SAMPLING)
-_WANTED = f'{{"prompt": "..."}} or {{"messages": [...]}}, and any of {_KEYS}'
+_WANTED = f'{{"prompt": "..."}} or {{"messages": [...]}}, and any of {_KEYS}, `keys`'
 
 
 @dataclass(frozen=True, slots=True)
 class PromptRequest:
     """One prompt: a text, or the messages of a chat.
 
-    sampling: the keywords of `SamplingParams` that it gives itself. place: its file and line, "" on the command line.
+    sampling: the keywords of `SamplingParams` that it gives itself, `keys` as dicts. place: its file and line, "" on
+    the command line.
     """
 
     prompt: str | list[Message]
@@ -132,17 +133,18 @@ def _parse(place: str, line: str) -> PromptRequest:
     except Unreadable:
         malformed(place, "one JSON object", line)
     content = [key for key in _CONTENT if key in record]
-    if len(content) != 1 or not record.keys() <= {*_CONTENT, *SAMPLING}:
+    if len(content) != 1 or not record.keys() <= {*_CONTENT, *SAMPLING, "keys"}:
         malformed(place, _WANTED, record)
     prompt = record.pop(content[0])
     is_right = is_text(prompt) if content == ["prompt"] else _is_chat(prompt)
     if not is_right:
         wanted = "a text" if content == ["prompt"] else 'a list of {"role": "...", "content": "..."}'
         malformed(place, f"as `{content[0]}` {wanted}", prompt)
-    for key, value in record.items():
-        wanted, types = SAMPLING[key]
-        if type(value) not in types:  # `isinstance` would take true for an integer
-            malformed(place, f"as `{key}` {wanted}", value)
+    if not _are_keys(record.get("keys", [])):
+        malformed(place, 'as `keys` a list of {"start": 0, "end": 8, "value": "..."}', record["keys"])
+    for key, (wanted, types) in SAMPLING.items():
+        if key in record and type(record[key]) not in types:  # `isinstance` would take true for an integer
+            malformed(place, f"as `{key}` {wanted}", record[key])
     return PromptRequest(prompt, record, place)
 
 
@@ -152,4 +154,15 @@ def _is_chat(messages: object) -> bool:
     return all(
         isinstance(message, dict) and message.keys() == {"role", "content"} and all(map(is_text, message.values()))
         for message in messages
+    )
+
+
+def _are_keys(keys: object) -> bool:
+    return isinstance(keys, list) and all(
+        isinstance(key, dict)
+        and key.keys() == {"start", "end", "value"}
+        and type(key["start"]) is int
+        and type(key["end"]) in {int, type(None)}
+        and is_text(key["value"])
+        for key in keys
     )

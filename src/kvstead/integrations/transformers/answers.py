@@ -216,7 +216,9 @@ class OpenAnswers:
         request_id = self.statistics.num_requests
         self.statistics.num_requests += 1
         tokenizer, stops = self._checkpoint.tokenizer, (*self._checkpoint.stop_tokens, *params.stop_tokens)
-        request = Request(request_id, np.empty(0, dtype=np.int64), params.max_new_tokens, stop_tokens=stops)
+        request = Request(
+            request_id, np.empty(0, dtype=np.int64), params.max_new_tokens, stop_tokens=stops, keys=params.keys
+        )
         text = None if tokenizer is None else TextStream(tokenizer)
         return Answer(request_id if index is None else index, request, seeded(params), text, pieces)
 

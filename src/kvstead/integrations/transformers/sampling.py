@@ -16,8 +16,10 @@ import numpy as np
 import torch
 from transformers import LogitsProcessorList, TemperatureLogitsWarper, TopPLogitsWarper
 
+from kvstead.engine.request import token_keys
 from kvstead.errors import RequestError
 from kvstead.integrations.transformers.forward_plan import Jobs
+from kvstead.prefix import TokenKey
 
 _SEEDS = 2**64
 
@@ -30,8 +32,9 @@ class SamplingParams:
     temperature: divides the scores before a token is drawn; 0 takes the most likely token. top_p: draw from the most
     likely tokens that have this share of the probability. seed: 0 .. 2**64 - 1; a seed gives the same answer to the
     same prompt, None another one each time. stop_tokens: ids that end the answer, besides those of the model.
+    keys: what ranges of the prompt's tokens depend on besides their ids; see `TokenKey`.
 
-    Raises `RequestError` for values out of range.
+    Raises `RequestError` for values out of range, and for keys that are none.
     """
 
     max_new_tokens: int = 128
@@ -39,6 +42,7 @@ class SamplingParams:
     top_p: float = 1.0
     seed: int | None = None
     stop_tokens: tuple[int, ...] = ()
+    keys: tuple[TokenKey, ...] = ()
 
     def __post_init__(self) -> None:
         if self.max_new_tokens < 1:
@@ -53,6 +57,7 @@ class SamplingParams:
             raise RequestError(f"seed is {self.seed}. Use 0 .. 2**64 - 1, or None.")
         if any(token < 0 for token in self.stop_tokens):
             raise RequestError(f"stop_tokens are {self.stop_tokens}. Use token ids, which are 0 or more.")
+        token_keys(self.keys)
 
 
 def seeded(params: SamplingParams) -> SamplingParams:
