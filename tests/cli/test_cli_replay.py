@@ -37,6 +37,8 @@ SCHEMA = {
     },
     "memory": {
         "total_bytes",
+        "peak_live_bytes",
+        "mean_live_bytes",
         "peak_bytes",
         "mean_bytes",
         "by_state",
@@ -49,7 +51,7 @@ SCHEMA = {
         "state_copies",
         "usable_at_first_refusal",
     },
-    "latency_s": {"ttft", "tpot"},
+    "latency_s": {"ttft", "tpot", "queue", "prefill", "e2e"},
     "throughput_tok_s": float,
     "steps": int,
     "memory_us_per_step": float,
@@ -90,7 +92,7 @@ def test_the_json_object_is_the_contract(replayed, chat):
     assert all(type(value) is int for value in (*memory["by_state"].values(), memory["peak_bytes"]))
     for latency in summary["latency_s"].values():
         assert set(latency) == QUANTILES
-        assert 0 < latency["p50"] <= latency["p90"] <= latency["p99"]
+        assert 0 <= latency["p50"] <= latency["p90"] <= latency["p99"]
 
 
 def test_the_figures_follow_from_the_trace(replayed, chat):
@@ -218,7 +220,7 @@ def test_a_config_file_is_a_model(kvstead, chat):
 def test_requests_that_can_never_fit_are_rejected_with_a_reason(kvstead, chat):
     """A pool of two pages takes none of the prompts; the summary and the table say why."""
     ended = kvstead("replay", chat, "--model", MODEL, "--slots", 32, "--json")
-    assert ended.code == 0
+    assert ended.code == 1, "nothing was served"
     assert ended.json["requests"]["rejected"] == 8
     assert ended.json["prefix"]["prompt_tokens"] == 0
     assert ended.json["prefix"]["hit_rate"] is None
@@ -263,6 +265,7 @@ def test_out_holds_the_summary_the_timeline_and_plots(kvstead, chat, tmp_path):
     assert sorted(path.name for path in folder.iterdir()) == [
         "hit_rate.png",
         "memory.png",
+        "requests.csv",
         "requests.png",
         "summary.json",
         "timeline.csv",
@@ -479,20 +482,20 @@ def test_slots_of_a_model_of_windows_are_window_slots(kvstead, chat):
 def test_a_window_side_too_small_for_a_request_rejects_it_with_a_reason(kvstead, chat):
     """Requests that need more window pages than there are can never run; the reason says so."""
     ended = kvstead("replay", chat, "--model", "gemma-3-1b", "--slots", 640, "--window-ratio", 0.025, "--json")
-    assert ended.code == 0, ended.err
+    assert ended.code == 1, ended.err
     assert ended.json["requests"]["rejected"] == 8
     assert "window" in ended.json["rejections"][0]
 
 
 def test_the_timeline_has_columns_of_the_window_side(kvstead, chat, tmp_path):
-    """Its columns stand at the end, in bytes of the window side; for a model without one they are 0."""
+    """Its columns are in bytes of the window side; for a model without one they are 0."""
     for model, has_window in (("gemma-3-1b", True), (MODEL, False)):
         folder = tmp_path / model
         ended = kvstead("replay", chat, "--model", model, "--slots", 640, "--out", folder)
         assert ended.code == 0, ended.err
         with (folder / "timeline.csv").open() as stream:
             samples = list(csv.DictReader(stream))
-        assert list(samples[0])[-5:-2] == ["window_live_bytes", "window_cached_bytes", "window_free_bytes"]
+        assert list(samples[0])[-10:-7] == ["window_live_bytes", "window_cached_bytes", "window_free_bytes"]
         assert all(float(sample[f"state_{state}_bytes"]) == 0 for sample in samples for state in ("live", "cached"))
         for sample in samples:
             held = {state: float(sample[f"window_{state}_bytes"]) for state in ("live", "cached", "free")}
@@ -604,10 +607,59 @@ def test_the_timeline_has_columns_of_states(kvstead, chat, tmp_path):
     assert ended.code == 0, ended.err
     with (tmp_path / "timeline.csv").open() as stream:
         samples = list(csv.DictReader(stream))
-    assert list(samples[0])[-2:] == ["state_live_bytes", "state_cached_bytes"]
+    assert list(samples[0])[-7:-5] == ["state_live_bytes", "state_cached_bytes"]
     for state in ("live", "cached"):
         held = [float(sample[f"state_{state}_bytes"]) for sample in samples]
         assert max(held) > 0
         assert all(part % 81_920 == 0 for part in held)
         assert all(part <= float(sample[f"{state}_bytes"]) for part, sample in zip(held, samples, strict=True))
     assert (tmp_path / "memory.png").exists()
+
+
+def test_what_does_not_fit_the_gpu_is_refused_unless_forced(kvstead, chat):
+    """With a GPU named, weights and cache have to fit it; --force, a precision or more GPUs let it be replayed."""
+    big = ["replay", chat, "--model", "llama-3.1-70b", "--memory", "4GiB", "--gpu", "l4"]
+    ended = kvstead(*big)
+    assert ended.code == 2
+    assert (
+        "131.4 GiB of weights, 4.0 GiB of cache and 2.0 GiB for the engine do not fit the 22.4 GiB of one l4"
+        in ended.err
+    )
+    forced = kvstead(*big, "--force", "--json")
+    assert forced.code == 0
+    assert forced.json["card"]["fits"] is False
+    assert "they do not fit" in forced.err
+    small = kvstead(*big, "--tp", 8, "--weight-dtype", "int4", "--engine-memory", "1G", "--json")
+    assert small.json["card"]["fits"] is True
+    assert small.json["card"]["weight_dtype"] == "int4"
+
+
+def test_weights_of_fewer_bytes_take_less_time(replayed, chat):
+    """Half the bytes a weight make decoding faster; so does a higher share of the bandwidth."""
+    times = [
+        replayed(chat, *options)["latency_s"]["tpot"]["p50"]
+        for options in ([], ["--weight-dtype", "fp8"], ["--mbu", "0.9"], ["--step-overhead-ms", "5"])
+    ]
+    assert times[1] < 0.7 * times[0]
+    assert times[2] < times[0] < times[3]
+
+
+def test_a_goal_is_counted(kvstead, chat):
+    """Goodput stands in the summary and the table; a goal that is none is refused."""
+    arguments = ["replay", chat, "--model", MODEL, "--memory", "4GiB"]
+    ended = kvstead(*arguments, "--slo", "ttft=2s,tpot=50ms", "--json")
+    assert ended.json["goodput"]["requests"] == 8
+    assert "first token within 2 s, each further one within 50 ms" in ended.err
+    for wrong in ("ttft", "e2e=2s", "ttft=2"):
+        assert kvstead(*arguments, "--slo", wrong).code == 2
+
+
+def test_overload_is_named(kvstead, tmp_path):
+    """Requests that come faster than they are served: since when, by how much, and what would carry them."""
+    path = tmp_path / "rush.jsonl"
+    rows = ({"timestamp": 50 * i, "input_length": 100, "output_length": 200} for i in range(200))
+    path.write_text("\n".join(map(json.dumps, rows)))
+    ended = kvstead("replay", path, "--model", MODEL, "--slots", 2048, "--json")
+    assert ended.json["overload"]["wants"] == "memory"
+    assert "requests have always waited" in ended.err
+    assert "memory was full: more memory, or more GPUs, would carry more" in " ".join(ended.err.split())

@@ -169,15 +169,17 @@ def test_an_empty_step_costs_its_overhead():
     assert roofline(overhead_seconds=0.5, active_params=2).seconds(0, 0, 0) == 0.5
 
 
-def test_weights_of_one_byte_compute_in_fp8():
-    """fp8 weights halve the bytes and use the fp8 peak where there is one; without one arithmetic stays at bf16."""
+def test_weights_in_fp8_compute_in_fp8():
+    """Weights of a byte halve the traffic; fp8 uses its own peak where there is one, else arithmetic stays at bf16."""
     many = 10**6
     assert roofline(weight_bytes=1).seconds(1, 0, 0) == pytest.approx((8 + 3) / 10)
     bound_by_compute = {"kv_bytes_per_token": 0, "gpu": SMALL}
-    assert roofline(**bound_by_compute, weight_bytes=1).seconds(many, 0, 0) == pytest.approx(16 * many / 200)
+    assert roofline(**bound_by_compute, weight_bytes=1, fp8=True).seconds(many, 0, 0) == pytest.approx(16 * many / 200)
     assert roofline(**bound_by_compute).seconds(many, 0, 0) == pytest.approx(16 * many / 100)
     old = Gpu("old", bf16_flops=100.0, fp8_flops=None, bandwidth=10.0, memory_bytes=1, source="made up")
-    assert roofline(kv_bytes_per_token=0, gpu=old, weight_bytes=1).seconds(many, 0, 0) == pytest.approx(16 * many / 100)
+    assert roofline(kv_bytes_per_token=0, gpu=old, weight_bytes=1, fp8=True).seconds(many, 0, 0) == pytest.approx(
+        16 * many / 100
+    )
 
 
 def test_gpus_share_the_work():

@@ -27,10 +27,10 @@ def test_rates_are_shares_of_what_was_counted():
     recorder = Recorder(_trace(), tiny_manager(20))
     recorder.start(0, 4, 1, 1.0)
     recorder.start(1, 0, 2, 2.0)
-    recorder.end(0, 12, 12.0)
-    recorder.end(1, 18, 19.0)
+    recorder.served.end(0, 12, 12.0)
+    recorder.served.end(1, 18, 19.0)
     for step in range(12):
-        recorder.step(5.0 * (step + 1), running=1, waiting=0)
+        recorder.step(5.0 * (step + 1))
     figures = _figures(recorder, memory_s=42e-6, retracted=3)
     prefix = figures.prefix
     assert (prefix.hit_tokens, prefix.found_tokens, prefix.prompt_tokens, prefix.hit_rate) == (4, 7, 16, 0.25)
@@ -68,7 +68,7 @@ def test_what_is_free_is_summed_and_moves_are_counted_per_step(monkeypatch):
     monkeypatch.setattr(manager, "chain", moved)
     assert _figures(recorder).memory.moves_per_step == 0
     for step in range(12):
-        recorder.step(float(step), running=1, waiting=0)
+        recorder.step(float(step))
     memory = _figures(recorder).memory
     assert (memory.bytes_moved, memory.moves_per_step) == (1200, 0.5)
     assert memory.free == memory.by_state["hole"] + memory.by_state["gap"] > 0

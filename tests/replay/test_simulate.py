@@ -190,7 +190,7 @@ def test_the_timeline_is_thinned_out(num_steps):
     trace = make_trace_of([(0.0, 1, 1, None)], 1)
     recorder = Recorder(trace, tiny_manager(4))
     for step in range(num_steps):
-        recorder.step(float(step), running=step, waiting=1)
+        recorder.step(float(step))
     result = recorder.result(wall_s=1.0, memory_s=0.0, retracted=0, interrupted=False)
     clocks = np.array([row[0] for row in result.timeline])
     assert clocks.size == num_steps if num_steps < 4_000 else 1_000 < clocks.size < 4_000

@@ -43,6 +43,8 @@ CONTRACT = {
     },
     "memory": {
         "total_bytes",
+        "peak_live_bytes",
+        "mean_live_bytes",
         "peak_bytes",
         "mean_bytes",
         "by_state",
@@ -55,7 +57,7 @@ CONTRACT = {
         "state_copies",
         "usable_at_first_refusal",
     },
-    "latency_s": {"ttft", "tpot"},
+    "latency_s": {"ttft", "tpot", "queue", "prefill", "e2e"},
     "throughput_tok_s": None,
     "steps": None,
     "memory_us_per_step": None,
@@ -96,6 +98,8 @@ FIGURES = Figures(
     ),
     memory=MemoryFigures(
         total_bytes=1000,
+        peak_live_bytes=600,
+        mean_live_bytes=300,
         peak_bytes=700,
         mean_bytes=500,
         by_state={"live": 300, "cached": 200, "parked": 0, "free": 450, "padding": 50},
@@ -111,7 +115,13 @@ FIGURES = Figures(
         state_copies=0,
         usable_at_first_refusal=0.75,
     ),
-    latency_s=Latencies(ttft=Quantiles(0.1, 0.2, 0.3), tpot=Quantiles(None, None, None)),
+    latency_s=Latencies(
+        ttft=Quantiles(0.1, 0.2, 0.3),
+        tpot=Quantiles(None, None, None),
+        queue=Quantiles(0.0, 0.1, 0.1),
+        prefill=Quantiles(0.1, 0.1, 0.2),
+        e2e=Quantiles(0.1, 0.2, 0.3),
+    ),
     throughput_tok_s=0.5,
     steps=12,
     memory_us_per_step=3.5,
@@ -120,7 +130,7 @@ FIGURES = Figures(
     clock_s=60.0,
     interrupted=False,
 )
-RESULT = ReplayResult(_trace(), FIGURES, rejections=("request 1: too long",), timeline=((0.0,) * 14,))
+RESULT = ReplayResult(_trace(), FIGURES, rejections=("request 1: too long",), timeline=((0.0,) * 19,))
 
 
 def _summary_with(options=OPTIONS, **memory):

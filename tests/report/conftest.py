@@ -29,6 +29,8 @@ def summary() -> dict[str, Any]:
         },
         "memory": {
             "total_bytes": 1_000_000,
+            "peak_live_bytes": 800_000,
+            "mean_live_bytes": 300_001,
             "peak_bytes": 900_000,
             "mean_bytes": 500_000,
             "by_state": {"live": 300_001, "cached": 199_999, "parked": 0, "free": 499_990, "padding": 10},
@@ -53,6 +55,9 @@ def summary() -> dict[str, Any]:
         "latency_s": {
             "ttft": {"p50": 0.0125, "p90": 1.5, "p99": 250.0},
             "tpot": {"p50": 0.0002, "p90": None, "p99": None},
+            "queue": {"p50": 0.0, "p90": 1.0, "p99": 200.0},
+            "prefill": {"p50": 0.0125, "p90": 0.5, "p99": 50.0},
+            "e2e": {"p50": 5.0, "p90": 10.0, "p99": 300.0},
         },
         "throughput_tok_s": 1234.56,
         "steps": 4321,
@@ -66,6 +71,9 @@ def summary() -> dict[str, Any]:
         "output_tokens": 4900,
         "clock_s": 3723.0,
         "interrupted": False,
+        "overload": None,
+        "goodput": None,
+        "card": None,
         "excluded_rows": 0,
         "excluded": [],
         "rejections": ["request 3: too long", "request 4: too long"],
@@ -147,6 +155,11 @@ def samples() -> list[tuple[float, ...]]:
             0,
             0,
             0,
+            second // 10,
+            16 * second,
+            0,
+            0,
+            0.5 * second,
         )
         for second in range(40)
     ]

@@ -5,7 +5,7 @@ from rich.console import Console
 
 from kvstead.report.table import print_generation, print_summary
 
-SHARED = ("requests", "retractions", "prefix hit rate", "memory in use", "memory by kind")
+SHARED = ("requests", "retractions", "prefix hit rate", "memory in use", "with cached prefixes", "memory by kind")
 
 
 @pytest.fixture
@@ -13,7 +13,8 @@ def generated(summary):
     """The summary of a generation: what it has in common with a replay's, and its own."""
     common = ("model", "layout", "page_size", "cache_dtype", "requests", "prefix", "output_tokens", "rejections")
     figures = {key: summary[key] for key in (*common, "throughput_tok_s", "steps", "wall_s", "interrupted")}
-    memory = {key: summary["memory"][key] for key in ("total_bytes", "peak_bytes", "mean_bytes", "by_kind")}
+    memory_keys = ("total_bytes", "peak_live_bytes", "mean_live_bytes", "peak_bytes", "mean_bytes", "by_kind")
+    memory = {key: summary["memory"][key] for key in memory_keys}
     return figures | {"model": "SmolLM2 [135M] :brain:", "memory": memory, "outside_model_share": 0.0325}
 
 

@@ -11,10 +11,17 @@ from kvstead.report.files import hit_rates, timeline_of, to_json, write_plots, w
 PNG = b"\x89PNG\r\n\x1a\n"
 
 
-def test_the_summary_and_the_timeline_are_written_as_they_are(tmp_path, summary, columns, samples):
+@pytest.fixture
+def requests():
+    """Two requests, of which the second never started."""
+    times = {"arrival_s": np.array([0.0, 1.5]), "first_token_s": np.array([0.25, np.nan])}
+    return times | {"output_tokens": np.array([3, 0])}
+
+
+def test_the_summary_and_the_timeline_are_written_as_they_are(tmp_path, summary, columns, samples, requests):
     """`summary.json` reads back as the summary; `timeline.csv` has the columns' names and a row a sample."""
     folder = tmp_path / "new" / "folder"
-    written = write_report(folder, summary, columns, samples)
+    written = write_report(folder, summary, columns, samples, requests)
     assert sorted(written) == sorted(folder.iterdir())
     assert json.loads((folder / "summary.json").read_text()) == summary
     with (folder / "timeline.csv").open(newline="") as stream:
@@ -23,12 +30,33 @@ def test_the_summary_and_the_timeline_are_written_as_they_are(tmp_path, summary,
     assert [tuple(map(float, row)) for row in rows] == samples
 
 
-def test_earlier_files_are_replaced(tmp_path, summary, columns, samples):
-    """A second report in the same folder leaves nothing of the first in its files."""
-    write_report(tmp_path, summary | {"model": "a" * 1000}, columns, samples)
-    write_report(tmp_path, summary, columns, samples[:3])
+def test_a_folder_holds_one_run(tmp_path, summary, columns, samples, requests):
+    """A second report leaves nothing of the first: no longer file, and no plot that it does not draw; others stay."""
+    (tmp_path / "notes.txt").write_text("mine")
+    write_report(tmp_path, summary | {"model": "a" * 1000}, columns, samples, requests)
+    assert (tmp_path / "hit_rate.png").exists()
+    summary["prefix"]["hit_rate"] = None
+    write_report(tmp_path, summary, columns, samples[:3], requests)
+    names = ["memory.png", "notes.txt", "requests.csv", "requests.png", "summary.json", "timeline.csv"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == names
     assert json.loads((tmp_path / "summary.json").read_text()) == summary
     assert len((tmp_path / "timeline.csv").read_text().splitlines()) == 4
+
+
+def test_a_report_that_fails_leaves_the_folder_as_it_was(tmp_path, summary, columns, samples, requests):
+    """A fault while files are written changes none of those that are there."""
+    write_report(tmp_path, summary, columns, samples, requests)
+    before = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
+    with pytest.raises(ValueError, match="JSON"):
+        write_report(tmp_path, summary | {"wall_s": float("nan")}, columns, samples[:3], requests)
+    assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == before
+
+
+def test_requests_are_written_a_row_each(tmp_path, summary, columns, samples, requests):
+    """`requests.csv` has a column a figure; what did not happen is empty."""
+    write_report(tmp_path, summary, columns, samples, requests)
+    lines = (tmp_path / "requests.csv").read_text().splitlines()
+    assert lines == ["arrival_s,first_token_s,output_tokens", "0.0,0.25,3", "1.5,,0"]
 
 
 def test_json_never_holds_nan():
@@ -59,10 +87,10 @@ def test_no_hit_rate_is_drawn_without_reuse(tmp_path, summary, columns, samples)
 
 
 @pytest.mark.parametrize("num_samples", [0, 1])
-def test_a_single_sample_is_not_drawn(tmp_path, summary, columns, samples, num_samples):
+def test_a_single_sample_is_not_drawn(tmp_path, summary, columns, samples, requests, num_samples):
     """A replay that ended at once has no line to draw; the other files are written all the same."""
-    written = write_report(tmp_path, summary, columns, samples[:num_samples])
-    assert [path.name for path in written] == ["summary.json", "timeline.csv"]
+    written = write_report(tmp_path, summary, columns, samples[:num_samples], requests)
+    assert [path.name for path in written] == ["requests.csv", "summary.json", "timeline.csv"]
 
 
 def test_a_timeline_without_prompts_is_drawn(tmp_path, summary, columns, samples):

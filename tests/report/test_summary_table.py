@@ -27,13 +27,14 @@ def test_the_table_shows_options_and_figures(printed):
     """Trace, model, pool, counts, latencies, throughput, reuse, memory, costs: one line each, with units."""
     text = printed()
     assert "chat [1].jsonl on tiny: 976.6 KiB of bfloat16, static layout, page size 16, lru, h100-sxm, batched" in text
-    assert _line(text, "requests") == "requests                98 of 100 finished, 2 rejected, 0 aborted"
+    assert _line(text, "requests") == "requests                 98 of 100 finished, 2 rejected, 0 aborted"
     assert _line(text, "retractions").endswith(" 5")
     assert "p50 12.5 ms   p90 1.5 s   p99 250 s" in _line(text, "time to first token")
     assert "p50 200 us   p90 -   p99 -" in _line(text, "time per output token")
     assert "1,234.6 tokens/s: 4,900 generated in 1:02:03 of the trace's clock" in _line(text, "throughput")
     assert "25.00 % of prompt tokens (250 of 1,000)" in _line(text, "prefix hit rate")
-    assert "peak 878.9 KiB (90.00 %), mean 488.3 KiB (50.00 %), live and cached" in _line(text, "memory in use")
+    assert "peak 781.2 KiB (80.00 %), mean 293 KiB (30.00 %), held by requests" in _line(text, "memory in use")
+    assert "peak 878.9 KiB (90.00 %), mean 488.3 KiB (50.00 %)" in _line(text, "with cached prefixes")
     assert "35.2 us a step, 4,321 steps" in _line(text, "memory management")
     assert "2 s, 49 requests/s" in _line(text, "wall time")
 

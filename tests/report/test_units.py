@@ -10,6 +10,7 @@ from kvstead.report.units import (
     format_seconds,
     format_share,
     parse_bytes,
+    parse_seconds,
 )
 
 
@@ -35,7 +36,31 @@ def test_fractions_are_exact():
     assert parse_bytes("1.0001KiB") == 1024
 
 
-@pytest.mark.parametrize("text", ["", "GiB", "40G", "40 Gibs", "-1GiB", "4e9", "1.GiB", "nan", "٤GiB", "4GiB 2"])
+@pytest.mark.parametrize(
+    ("text", "num_bytes"),
+    [("40G", 40 * 10**9), ("40Gi", 40 * 2**30), ("4e9", 4 * 10**9), ("1.5e3", 1500), ("2k", 2000)],
+)
+def test_common_spellings_are_understood(text, num_bytes):
+    """A unit without its B, and a number with an exponent."""
+    assert parse_bytes(text) == num_bytes
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"), [("2s", 2.0), ("50ms", 0.05), ("1.5 min", 90.0), ("1H", 3600.0), ("7us", 7e-6)]
+)
+def test_durations_are_read(text, seconds):
+    """A number with a unit of time."""
+    assert parse_seconds(text) == pytest.approx(seconds)
+
+
+@pytest.mark.parametrize("text", ["", "2", "s", "-1s", "0s", "2 days", "1e3s"])
+def test_text_that_is_no_duration_is_refused(text):
+    """Anything else is refused with an example."""
+    with pytest.raises(InvalidSize, match="is no duration"):
+        parse_seconds(text)
+
+
+@pytest.mark.parametrize("text", ["", "GiB", "40X", "40 Gibs", "-1GiB", "4e999", "1.GiB", "nan", "٤GiB", "4GiB 2"])
 def test_text_that_is_not_a_size_is_refused_with_an_example(text):
     """Anything else is refused; the message quotes it and shows how to write a size."""
     with pytest.raises(InvalidSize) as refused:

@@ -9,6 +9,7 @@ from typing import Any, TypeVar, get_type_hints
 
 import typer
 
+EXIT_NOTHING_DONE = 1
 EXIT_FAULT = 2
 EXIT_INTERRUPTED = 130
 

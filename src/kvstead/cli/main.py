@@ -52,7 +52,7 @@ def _root(
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Run the command line and exit: 0, 2 for an error (one line on standard error), 130 after Ctrl-C.
+    """Run the command line and exit: 0, 1 where no request was served, 2 for an error (one line), 130 after Ctrl-C.
 
     arguments: without the program's name; None takes the process's own.
     """

@@ -8,10 +8,11 @@ from typing import Annotated
 
 import typer
 
-from kvstead.cli.commands import EXIT_INTERRUPTED, require_one, takes
+from kvstead.cli.commands import EXIT_INTERRUPTED, EXIT_NOTHING_DONE, require_one, takes
 from kvstead.cli.log_arguments import LogArguments, read_traces
 from kvstead.replay.options import Layout, Mode, ReplayOptions
-from kvstead.report.units import parse_bytes
+from kvstead.replay.slo import Slo
+from kvstead.report.units import parse_bytes, parse_seconds
 
 _DEFAULT_GPU = "h100-sxm"
 _MOST_SLOTS = 2**40
@@ -52,6 +53,19 @@ class ReplayArguments(LogArguments):
     ] = 512
     page_size: Annotated[int, typer.Option(min=1, help="Tokens a page.")] = 16
     gpu: Annotated[str | None, typer.Option(help=f"Times steps by its roofline; {_DEFAULT_GPU} if not given.")] = None
+    mfu: Annotated[float, typer.Option(metavar="SHARE", help="Of the GPU's peak FLOP/s that steps reach.")] = 0.5
+    mbu: Annotated[float, typer.Option(metavar="SHARE", help="Of the GPU's bandwidth that steps reach.")] = 0.8
+    step_overhead_ms: Annotated[float, typer.Option(min=0, help="Milliseconds of each step beside its work.")] = 0.2
+    weight_dtype: Annotated[
+        str | None, typer.Option(metavar="DTYPE", help="Of the weights; else as the checkpoint says.")
+    ] = None
+    engine_memory: Annotated[
+        str, typer.Option(metavar="SIZE", help="Of a GPU, for an engine beside weights and cache.")
+    ] = "2GiB"
+    force: Annotated[bool, typer.Option("--force", help="Replay also what does not fit the GPU.")] = False
+    slo: Annotated[
+        str | None, typer.Option(metavar="ttft=2s,tpot=50ms", help="Count the requests that keep this goal.")
+    ] = None
     step_ms: Annotated[float | None, typer.Option(help="Milliseconds every step takes, instead of a GPU.")] = None
     chunk_tokens: Annotated[int, typer.Option("--chunk", min=1, help="Tokens computed in one step at most.")] = 8192
     policy: Annotated[str, typer.Option(help="Eviction: lru, lfu, fifo, mru, filo, slru or priority.")] = "lru"
@@ -65,7 +79,9 @@ class ReplayArguments(LogArguments):
     ] = 1
     out: Annotated[
         Path | None,
-        typer.Option(metavar="DIR", file_okay=False, help="Write summary.json, timeline.csv and plots here."),
+        typer.Option(
+            metavar="DIR", file_okay=False, help="Write summary.json, timeline.csv, requests.csv and plots here."
+        ),
     ] = None
     json: Annotated[bool, typer.Option("--json", help="Print one JSON object on standard output.")] = False
 
@@ -97,9 +113,21 @@ class ReplayArguments(LogArguments):
             "num_bytes": None if self.memory is None else parse_bytes(self.memory),
             "gpu": self.gpu or _DEFAULT_GPU,
             "step_seconds": None if self.step_ms is None else self.step_ms / 1e3,
+            "overhead_seconds": self.step_overhead_ms / 1e3,
+            "engine_bytes": parse_bytes(self.engine_memory),
+            "must_fit": self.gpu is not None and not self.force,
+            "slo": None if self.slo is None else _goal(self.slo),
             "mode": Mode.SERIAL if self.serial else Mode.OVERLAPPED if self.overlap else Mode.BATCHED,
         }
         return ReplayOptions(**same | others)
+
+
+def _goal(text: str) -> Slo:
+    pairs = (part.partition("=") for part in text.replace(" ", "").split(","))
+    parts = {name: value for name, _, value in pairs}
+    if not parts or not parts.keys() <= {"ttft", "tpot"}:
+        raise typer.BadParameter(f"{text!r} names no goal. Write it as ttft=2s,tpot=50ms.", param_hint="--slo")
+    return Slo(**{f"{name}_s": parse_seconds(value) for name, value in parts.items()})
 
 
 @takes(ReplayArguments)
@@ -130,9 +158,11 @@ def replay(arguments: ReplayArguments) -> None:
     console = error_console() if arguments.json else output_console()
     print_summary(summary, console)
     if arguments.out is not None:
-        written = write_report(arguments.out, summary, TIMELINE_COLUMNS, result.timeline)
+        written = write_report(arguments.out, summary, TIMELINE_COLUMNS, result.timeline, result.requests)
         print_text(f"written: {', '.join(map(str, written))}", console)
     if arguments.json:
         typer.echo(to_json(summary))
     if result.figures.interrupted:
         raise typer.Exit(EXIT_INTERRUPTED)
+    if not result.figures.requests.finished:
+        raise typer.Exit(EXIT_NOTHING_DONE)

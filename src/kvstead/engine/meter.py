@@ -29,7 +29,7 @@ class _HeldOverTime:
 class MemoryMeter:
     """Adds up what one manager holds, over time; `spend` is called at every step and is O(sides)."""
 
-    __slots__ = ("_arena", "_manager", "_padding_time", "_seconds", "_sides", "peak_bytes")
+    __slots__ = ("_arena", "_manager", "_padding_time", "_seconds", "_sides", "peak_bytes", "peak_live_bytes")
 
     def __init__(self, manager: KVCacheManager) -> None:
         plan, pools = manager.plan, manager.allocator.pools
@@ -42,19 +42,21 @@ class MemoryMeter:
         self._arena = manager.chain if plan.has_arena else None
         self._padding_time = 0.0
         self._seconds = 0.0
-        self.peak_bytes = 0  # live and cached, all sides together
+        self.peak_bytes = self.peak_live_bytes = 0  # all sides together, with what is cached and without
 
     def spend(self, seconds: float) -> None:
         """Note that the memory stays as it is now for that time."""
-        held, evictable = 0, self._manager.tree.evictable()
+        held, held_live, evictable = 0, 0, self._manager.tree.evictable()
         self._seconds += seconds
         for each in self._sides:
             cached = evictable[each.side.name]
             live = each.pool.num_live - cached
             held += (live + cached) * each.side.page_bytes
+            held_live += live * each.side.page_bytes
             each.live_time += live * each.side.page_entries * seconds
             each.cached_time += cached * each.side.page_entries * seconds
         self.peak_bytes = max(self.peak_bytes, held)
+        self.peak_live_bytes = max(self.peak_live_bytes, held_live)
         if self._arena is not None:
             found = self._arena.by_state()
             self._padding_time += found.padding * seconds

@@ -79,7 +79,7 @@ def _flops_per_pair(fields: Fields, kind: CacheKind) -> int:
 def _count(fields: Fields, plans: Sequence[LayerPlan]) -> Weights:
     hidden = fields.size("hidden_size", "n_embd")
     producers = read_producers(fields, plans)
-    weights = Weights.dense(fields.size("vocab_size") * hidden * (1 if _is_tied(fields) else 2))
+    weights = Weights.dense(fields.size("vocab_size") * hidden * (1 if is_tied(fields) else 2))
     weights += _beside_layers(fields, hidden, len(plans))
     if fields.has("num_mem_blocks"):
         return weights + _shared_blocks(fields, plans, hidden)
@@ -93,7 +93,7 @@ def _count(fields: Fields, plans: Sequence[LayerPlan]) -> Weights:
     return weights
 
 
-def _is_tied(fields: Fields) -> bool:
+def is_tied(fields: Fields) -> bool:
     """Whether the output uses the embedding's table. Raises `LayoutError` where neither file nor class says so."""
     for key in ("tie_word_embeddings", "tie_embedding"):
         value = fields.outer(key)

@@ -14,8 +14,8 @@ from kvstead.model.config_fields import Fields
 from kvstead.model.kinds import CacheKind
 
 _WIDTH = ("intermediate_size", "ffn_hidden_size", "block_ff_dim", "n_inner", "ffn_dim")
-_NUM_EXPERTS = ("n_routed_experts", "num_experts", "num_local_experts")
-_CHOSEN = ("num_experts_per_tok", "num_experts_per_token", "experts_per_token", "moe_topk", "top_k_experts")
+NUM_EXPERTS = ("n_routed_experts", "num_experts", "num_local_experts")
+CHOSEN_EXPERTS = ("num_experts_per_tok", "num_experts_per_token", "experts_per_token", "moe_topk", "top_k_experts")
 _NUM_SHARED = ("n_shared_experts", "num_shared_experts", "num_shared_expert")
 _SHARED_WIDTH = ("shared_expert_intermediate_size", "shared_intermediate_size", "moe_shared_expert_intermediate_size")
 
@@ -73,7 +73,7 @@ def _latent(fields: Fields) -> Weights:
 
 def count_feed_forward(fields: Fields, index: int) -> Weights:
     """Parameters of layer `index`'s feed-forward part. Raises `LayoutError` for a missing width or count."""
-    num_experts = fields.number(*_NUM_EXPERTS)
+    num_experts = fields.number(*NUM_EXPERTS)
     if num_experts and _has_experts(fields, index):
         return _experts(fields, num_experts)
     hidden = fields.size("hidden_size", "n_embd")
@@ -130,7 +130,7 @@ def _is_in_step(fields: Fields, index: int) -> bool:
 def _experts(fields: Fields, num_experts: int) -> Weights:
     hidden = fields.size("hidden_size")
     expert = _matrices(fields) * hidden * fields.size("moe_intermediate_size", *_WIDTH)
-    chosen = min(fields.size(*_CHOSEN), num_experts)
+    chosen = min(fields.size(*CHOSEN_EXPERTS), num_experts)
     shared = hidden * num_experts + _shared_experts(fields, hidden, expert)
     return Weights(shared + num_experts * expert, shared + chosen * expert)
 

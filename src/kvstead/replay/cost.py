@@ -79,7 +79,7 @@ class RooflineCost:
     kv_bytes_per_token: bytes of keys and values read for one token, over all layers that cache whole sequences.
     bounded_flops_per_pair, window_bytes_per_token: the same two for the layers with a window or chunk.
     state_bytes: of one sequence, over all layers with a recurrent state.
-    weight_bytes: bytes per weight; 1 or less computes at the GPU's fp8 peak where it has one, else at bf16.
+    weight_bytes: bytes per weight. fp8: multiply matrices in fp8 where the GPU has it, else in bfloat16.
     mfu, mbu: the shares of peak FLOP/s and of bandwidth that are reached; the defaults are round numbers, not measured.
     overhead_seconds: launches, sampling and scheduling, per step.
     num_gpus: tensor parallel, scaling ideally; communication is not modelled.
@@ -99,6 +99,7 @@ class RooflineCost:
         window_bytes_per_token: float = 0.0,
         state_bytes: float = 0.0,
         weight_bytes: float = 2.0,
+        fp8: bool = False,
         mfu: float = 0.5,
         mbu: float = 0.8,
         overhead_seconds: float = 200e-6,
@@ -116,7 +117,7 @@ class RooflineCost:
         require_at_least("window_bytes_per_token", window_bytes_per_token, 0)
         require_at_least("state_bytes", state_bytes, 0)
         require_at_least("overhead_seconds", overhead_seconds, 0)
-        flops_per_second = num_gpus * gpu.peak_flops(weight_bytes) * mfu
+        flops_per_second = num_gpus * gpu.peak_flops(fp8=fp8) * mfu
         bytes_per_second = num_gpus * gpu.bandwidth * mbu
         self._token_seconds = _FLOPS_PER_PARAM * active_params / flops_per_second
         self._pair_seconds = attention_flops_per_pair / flops_per_second
@@ -127,6 +128,7 @@ class RooflineCost:
         self._state_seconds = 2 * state_bytes / bytes_per_second  # read and written
         self._log_untouched = log1p(-active_params / total_params) if active_params < total_params else _ALL_TOUCHED
         self._overhead = float(overhead_seconds)
+        self.compute_seconds = self.traffic_seconds = 0.0  # of all steps so far, what each would take alone
 
     def seconds(
         self,
@@ -143,6 +145,8 @@ class RooflineCost:
         weights = self._weight_seconds * (1.0 - exp(num_tokens * self._log_untouched))
         memory = weights + (kv_tokens_read + num_tokens) * self._kv_seconds
         memory += (window_tokens_read + num_tokens) * self._window_seconds + num_states * self._state_seconds
+        self.compute_seconds += compute
+        self.traffic_seconds += memory
         return self._overhead + max(compute, memory)
 
 

@@ -27,9 +27,9 @@ class Gpu:
     memory_bytes: int
     source: str
 
-    def peak_flops(self, weight_bytes: float) -> float:
-        """Peak FLOP/s for weights of `weight_bytes` each: of fp8 for 1 byte or less where the GPU has it, else bf16."""
-        return self.fp8_flops if weight_bytes <= 1 and self.fp8_flops else self.bf16_flops
+    def peak_flops(self, *, fp8: bool) -> float:
+        """Peak FLOP/s of matrices in fp8, where the GPU has it, or in bfloat16."""
+        return self.fp8_flops if fp8 and self.fp8_flops else self.bf16_flops
 
 
 def _gpu(name: str, bf16: float, fp8: float | None, bandwidth: float, memory: float, source: str) -> Gpu:

@@ -8,6 +8,7 @@ from enum import StrEnum
 from kvstead.errors import InvalidSize
 from kvstead.replay.checks import require_positive
 from kvstead.replay.logs.options import LogOptions
+from kvstead.replay.slo import Slo
 
 _LEAST_ONE = ("chunk_tokens", "max_running", "num_states", "state_interval", "expected_length")
 
@@ -50,6 +51,10 @@ class ReplayOptions:
     state_interval: tokens between two copies of a request's recurrent state. state_dtype: of its recurrent part. log:
     how to read the traces, where they do not say it themselves.
 
+    weight_dtype: of the weights; None takes what the checkpoint says. mfu, mbu: shares of the GPU's peak FLOP/s and
+    bandwidth that steps reach. overhead_seconds: of each step. engine_bytes: what an engine keeps of a GPU beside
+    weights and cache; with must_fit a replay of what does not fit one GPU is refused. slo: a goal to count requests by.
+
     Raises `InvalidSize` for a chunk, an interval, an expected length or a number of requests or states below 1, a ratio
     that is not above 0, both a ratio and an expected length, and any of `ONLY_STATIC` with a layout that is not static.
     """
@@ -74,6 +79,13 @@ class ReplayOptions:
     state_interval: int = 512
     state_dtype: str = "float32"
     log: LogOptions = field(default_factory=LogOptions)
+    weight_dtype: str | None = None
+    mfu: float = 0.5
+    mbu: float = 0.8
+    overhead_seconds: float = 200e-6
+    engine_bytes: int = 2 << 30  # a round number for context, activations and graphs
+    must_fit: bool = False
+    slo: Slo | None = None
 
     def __post_init__(self) -> None:
         for name in _LEAST_ONE:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from kvstead.model import MemorySplit
+from kvstead.replay.card import CardMemory
 from kvstead.replay.trace import Trace
 
 
@@ -52,8 +55,9 @@ class PrefixFigures:
 class MemoryFigures:
     """Bytes of one tensor-parallel rank; those in use are averages over the clock.
 
-    peak_bytes, mean_bytes: live and cached. by_state: adds up to `total_bytes`. In an arena free bytes are `hole`, free
-    pages inside a pool's span, and `gap`, between spans; `free` is the sum of what is free. by_kind: adds up to
+    peak_live_bytes, mean_live_bytes: what running requests held, which has to be there. peak_bytes, mean_bytes: with
+    the cached prefixes, which fill what is left. by_state: adds up to `total_bytes`. In an arena free bytes are `hole`,
+    free pages inside a pool's span, and `gap`, between spans; `free` is the sum of what is free. by_kind: adds up to
     `mean_bytes`. by_side: for each side that has bytes its `total_bytes` and the states that add up to it. Sides with
     bytes of their own add up to the memory, state by state; sides of an arena leave out the bytes between them.
 
@@ -63,6 +67,8 @@ class MemoryFigures:
     """
 
     total_bytes: int
+    peak_live_bytes: int
+    mean_live_bytes: int
     peak_bytes: int
     mean_bytes: int
     by_state: dict[str, int]
@@ -94,10 +100,46 @@ class Quantiles:
 
 @dataclass(frozen=True, slots=True)
 class Latencies:
-    """ttft: from a request's arrival to its first token. tpot: the time per further token of a request."""
+    """ttft: from a request's arrival to its first token, which is `queue`, until it was admitted, and `prefill`.
+
+    tpot: the time per further token of a request. e2e: from its arrival to its last token.
+    """
 
     ttft: Quantiles
     tpot: Quantiles
+    queue: Quantiles
+    prefill: Quantiles
+    e2e: Quantiles
+
+
+@dataclass(frozen=True, slots=True)
+class Goodput:
+    """The requests that kept a goal: how many, their share of all, and per second of the clock."""
+
+    ttft_s: float | None
+    tpot_s: float | None
+    requests: int
+    share: float
+    requests_per_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Overload:
+    """Requests came faster than they were served. since_s: from then on some have waited at every moment.
+
+    factor: the time that serving took, of the time in which requests came; arithmetic_factor: that of its arithmetic
+    alone, 0 where steps take a constant time. waited_for: shares of that waiting by what
+    was short: "memory", "compute" (the tokens of a step were spent) or "max_running". wants: what would carry more;
+    "compute" also where arithmetic alone fills the time, so that no memory helps. bound: whether steps were bound by
+    "compute" or by "bandwidth"; empty where steps take a constant time.
+    """
+
+    since_s: float
+    factor: float
+    arithmetic_factor: float
+    waited_for: dict[str, float]
+    wants: str
+    bound: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,6 +149,7 @@ class Figures:
     Times are seconds of the trace's clock, but `wall_s` and `memory_us_per_step`: the wall time inside the manager.
     page_size: the one in use; a padded layout may need more than was asked for. throughput_tok_s: generated tokens per
     second of the clock. interrupted: whether Ctrl-C ended the replay; the figures then cover what was done before.
+    overload, goodput: None where requests did not pile up, and where no goal was given.
     """
 
     page_size: int
@@ -121,6 +164,8 @@ class Figures:
     output_tokens: int
     clock_s: float
     interrupted: bool
+    overload: Overload | None = None
+    goodput: Goodput | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,10 +173,13 @@ class ReplayResult:
     """The figures of a replay and what they are made of.
 
     rejections: one message for each request that was rejected. timeline: samples over the clock, each with one value
-    for each of `kvstead.replay.recorder.TIMELINE_COLUMNS`.
+    for each of `kvstead.replay.recorder.TIMELINE_COLUMNS`. requests: see `kvstead.replay.served.Served.columns`.
+    card: None where steps take a constant time.
     """
 
     trace: Trace
     figures: Figures
     rejections: tuple[str, ...]
     timeline: tuple[tuple[float, ...], ...]
+    requests: Mapping[str, NDArray[Any]] = field(default_factory=dict)
+    card: CardMemory | None = None

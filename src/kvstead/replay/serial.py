@@ -14,6 +14,7 @@ from kvstead.replay.cost import StepCost, StepTimer
 from kvstead.replay.recorder import Recorder
 from kvstead.replay.result import ReplayResult
 from kvstead.replay.simulate import Progress, Stopwatch, silent
+from kvstead.replay.slo import Slo
 from kvstead.replay.trace import Trace
 
 _NO_ROWS: IntArray = np.empty(0, dtype=np.int64)
@@ -38,6 +39,7 @@ class SerialReplay:
         *,
         chunk_tokens: int = 8192,
         report: Callable[[Progress], None] = silent,
+        slo: Slo | None = None,
     ) -> None:
         self.trace = trace
         self.manager = manager
@@ -48,6 +50,7 @@ class SerialReplay:
         self._stopwatch = Stopwatch(manager)
         self._recorder = Recorder(trace, manager)
         self._report = report
+        self._slo = slo
         self._clock = 0.0
 
     def run(self) -> ReplayResult:
@@ -67,6 +70,7 @@ class SerialReplay:
             memory_s=self._stopwatch.seconds,
             retracted=0,
             interrupted=interrupted,
+            slo=self._slo,
         )
 
     def _serve(self, index: int) -> None:
@@ -75,7 +79,8 @@ class SerialReplay:
         if request.reason:
             self._recorder.reject(request)
             return
-        self._recorder.arrive(index, self._clock)
+        self._recorder.served.arrivals[index] = self._clock
+        self._recorder.served.admit(index, self._clock)
         lease = self.manager.match(request.prompt, owner=request.owner_tag)
         assert lease is not None, "no other request holds a row or a state"
         row, prompt, end = lease.row, int(request.prompt.size), request.max_length - 1
@@ -94,7 +99,7 @@ class SerialReplay:
             stop = start + self._growth(row, min(end, self._stretch_end(start)) - start)
             self._grow(row, stop, first_output + end - prompt, self._stretch_seconds(start, stop))
             start = stop
-        self._recorder.end(index, request.max_new_tokens, self._clock)
+        self._recorder.served.end(index, request.max_new_tokens, self._clock)
         self.manager.finish(row)
 
     def _growth(self, row: int, num_tokens: int) -> int:
@@ -139,4 +144,4 @@ class SerialReplay:
         self.manager.commit([row], [end], [next_token])
         self._recorder.spend(seconds)
         self._clock += seconds
-        self._recorder.step(self._clock, running=1, waiting=0)
+        self._recorder.step(self._clock)

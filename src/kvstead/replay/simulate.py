@@ -22,8 +22,10 @@ from kvstead.kernels.array_types import IntArray
 from kvstead.model import Window
 from kvstead.replay.arrivals import Arrivals
 from kvstead.replay.cost import StepCost, StepTimer
+from kvstead.replay.load import COMPUTE, MAX_RUNNING, MEMORY
 from kvstead.replay.recorder import Recorder
-from kvstead.replay.result import ReplayResult
+from kvstead.replay.result import Overload, ReplayResult
+from kvstead.replay.slo import Slo
 from kvstead.replay.trace import Trace
 
 _STEPS_BETWEEN_REPORTS = 256
@@ -101,8 +103,8 @@ class _ComputedTokens:
 class CostRunner:
     """Computes nothing: adds up how long each step would take, and generates the trace's output ids.
 
-    spend: told the seconds of each step when it is launched, while the memory is as the step uses it. window,
-    has_states: as in `StepTimer`.
+    spend: told the seconds of each step when it is launched, while the memory is as the step uses it. admit: told of
+    each request whose prompt a step computes. window, has_states: as in `StepTimer`.
     """
 
     def __init__(
@@ -111,6 +113,7 @@ class CostRunner:
         cost: StepCost,
         num_rows: int,
         spend: Callable[[float], None],
+        admit: Callable[[int], None] = lambda _request: None,
         *,
         window: Window | None = None,
         has_states: bool = False,
@@ -118,20 +121,26 @@ class CostRunner:
         self._trace = trace
         self._timer = StepTimer(cost, window, has_states=has_states)
         self._spend = spend
+        self._admit = admit
         # The j-th token that a request generates is `output_token_base + j`.
         self._shift: IntArray = np.zeros(num_rows + 1, dtype=np.int64)
         self.seconds = 0.0
         self.num_steps = 0
+        self.last_tokens = 0  # that the last step computed
 
     def launch(self, step: Step) -> _ComputedTokens:
         """Spend a step's time; its tokens continue the trace's output ids."""
+        num_tokens = step.rows.size
         for chunk in step.chunks:
             request = chunk.request.number
+            self._admit(request)
+            num_tokens += chunk.end - chunk.start
             self._shift[chunk.row] = self._trace.output_token_base(request) - self._trace.prompt_lens[request]
         seconds = self._timer.seconds(step.lengths, [(chunk.start, chunk.end) for chunk in step.chunks])
         self._spend(seconds)
         self.seconds += seconds
         self.num_steps += 1
+        self.last_tokens = num_tokens
         tokens = self._shift[step.rows] + step.lengths
         if step.chunks:
             behind = [self._shift[chunk.row] + chunk.end for chunk in step.chunks]
@@ -147,7 +156,13 @@ class Replay:
     """
 
     def __init__(
-        self, trace: Trace, scheduler: Scheduler, cost: StepCost, *, report: Callable[[Progress], None] = silent
+        self,
+        trace: Trace,
+        scheduler: Scheduler,
+        cost: StepCost,
+        *,
+        report: Callable[[Progress], None] = silent,
+        slo: Slo | None = None,
     ) -> None:
         self.trace = trace
         self.scheduler = scheduler
@@ -159,10 +174,12 @@ class Replay:
             cost,
             self.manager.table.num_rows,
             self._recorder.spend,
+            lambda request: self._recorder.served.admit(request, self._clock),
             window=self.manager.window,
             has_states=self.manager.state_bytes > 0,
         )
         self._report = report
+        self._cost, self._slo = cost, slo
         self._arrivals = Arrivals(trace)
         self._clock = 0.0
 
@@ -182,7 +199,15 @@ class Replay:
             memory_s=self._stopwatch.seconds,
             retracted=self.scheduler.num_retractions,
             interrupted=interrupted,
+            overload=None if interrupted else self._overload(),
+            slo=self._slo,
         )
+
+    def _overload(self) -> Overload | None:
+        """Whether requests piled up; those that wait for an answer before they come cannot."""
+        if (self.trace.follows >= 0).any():
+            return None
+        return self._recorder.load.overload(self._clock, self._cost)
 
     def _advance(self) -> bool:
         """One step, or a jump of the clock to the next arrival; False at the end of the trace."""
@@ -196,7 +221,9 @@ class Replay:
             return True
         launched, before, num_steps = self._clock, self._runner.seconds, self._runner.num_steps
         outcome = self.scheduler.step(self._runner)
-        self._clock += self._runner.seconds - before
+        seconds = self._runner.seconds - before
+        self._clock += seconds
+        self._recorder.load.step(self._clock, seconds, waiting=len(self.scheduler.waiting), wants=self._shortage())
         assert outcome is not None or self._runner.num_steps > num_steps, "requests wait and none of them can run"
         if outcome is not None:
             # With overlap it is the step before that was processed, which ended when this one was launched.
@@ -208,15 +235,21 @@ class Replay:
         for request in outcome.started:
             recorder.start(request.number, request.num_cached, request.num_dead, clock)
         for request in outcome.ended:
-            recorder.end(request.number, int(request.output.size), clock)
+            recorder.served.end(request.number, int(request.output.size), clock, request.num_retractions)
             self._arrivals.end(request.number, clock)
-        recorder.step(clock, running=self.scheduler.num_running, waiting=len(self.scheduler.waiting))
+        recorder.step(clock, self.scheduler)
+
+    def _shortage(self) -> str:
+        """Why the last step admitted no more requests."""
+        if self.scheduler.num_running >= self.scheduler.max_running:
+            return MAX_RUNNING
+        return COMPUTE if self._runner.last_tokens >= self.scheduler.chunk_tokens else MEMORY
 
     def _arrive(self) -> None:
         trace, arrivals = self.trace, self._arrivals
         while (arrival := arrivals.time) <= self._clock:
             number = arrivals.pop()
-            self._recorder.arrive(number, arrival)
+            self._recorder.served.arrivals[number] = arrival
             request = Request(number, trace.prompt_tokens(number), int(trace.output_lens[number]))
             if not self.scheduler.add(request):
                 self._recorder.reject(request)

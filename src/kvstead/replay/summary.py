@@ -9,7 +9,13 @@ from kvstead.replay.options import ReplayOptions
 from kvstead.replay.result import ReplayResult
 
 _MOST_MESSAGES = 20
-_BEHIND_OPTIONS = ("output_tokens", "clock_s", "interrupted")  # figures added after the options had their place
+_BEHIND_OPTIONS = (
+    "output_tokens",
+    "clock_s",
+    "interrupted",
+    "overload",
+    "goodput",
+)  # figures added after the options had their place
 
 
 def summarize(result: ReplayResult, options: ReplayOptions) -> dict[str, Any]:
@@ -19,6 +25,7 @@ def summarize(result: ReplayResult, options: ReplayOptions) -> dict[str, Any]:
     say what was replayed on what. `trace` lists the traces as they were named, `gpu` is null where every step took the
     same time. `rejections` and `excluded` (rows of the trace that were left out) hold the first messages;
     `requests.rejected` and `excluded_rows` count all. `guesses`: what the trace did not say and was assumed.
+    `card`: what one GPU has to hold, null where every step took the same time.
     """
     figures = asdict(result.figures)
     behind = {name: figures.pop(name) for name in _BEHIND_OPTIONS}
@@ -35,6 +42,10 @@ def summarize(result: ReplayResult, options: ReplayOptions) -> dict[str, Any]:
         "state_dtype": options.state_dtype,
         "state_interval": options.state_interval,
         "tensor_parallel": options.tensor_parallel,
+        "mfu": options.mfu,
+        "mbu": options.mbu,
+        "step_overhead_s": options.overhead_seconds,
+        "card": None if result.card is None else asdict(result.card) | {"fits": result.card.fits},
         **behind,
         "excluded_rows": result.trace.num_left_out,
         "excluded": list(problems[:_MOST_MESSAGES]),

@@ -129,14 +129,12 @@ def by_arrival(
     block_ids: NDArray[np.int64],
     follows: NDArray[np.int64] | None = None,
     delays: NDArray[np.float64] | None = None,
-    problems: tuple[str, ...] = (),
-    num_left_out: int = 0,
-    guesses: tuple[str, ...] = (),
+    **notes: Any,
 ) -> Trace:
     """A trace of rows in any order: sorted by arrival, rows of equal time kept in the order given.
 
     block_counts: int64[n], ids of each row; they follow each other in `block_ids`. follows: by the order given. Other
-    columns as in `Trace`.
+    columns, and notes (`problems`, `num_left_out`, `guesses`), as in `Trace`.
     """
     order = np.argsort(arrivals, kind="stable")
     starts = np.cumsum(block_counts) - block_counts
@@ -156,11 +154,9 @@ def by_arrival(
         block_sizes=block_sizes[order],
         block_offsets=offsets,
         block_ids=block_ids[source],
-        problems=problems,
         follows=places[np.full(num, -1) if follows is None else follows[order]],
         delays=np.zeros(num) if delays is None else delays[order],
-        num_left_out=num_left_out,
-        guesses=guesses,
+        **notes,
     )
 
 

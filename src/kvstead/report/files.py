@@ -1,4 +1,4 @@
-"""A replay's results as files in one folder: `summary.json`, `timeline.csv` and the plots.
+"""A replay's results as files in one folder: `summary.json`, `timeline.csv`, `requests.csv` and the plots.
 
 Plots are drawn without a display and without matplotlib's global state.
 """
@@ -9,6 +9,7 @@ import csv
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
@@ -38,22 +39,40 @@ def to_json(value: Mapping[str, Any]) -> str:
 
 
 def write_report(
-    folder: Path, summary: Mapping[str, Any], columns: Sequence[str], rows: Iterable[Sequence[float]]
+    folder: Path,
+    summary: Mapping[str, Any],
+    columns: Sequence[str],
+    rows: Iterable[Sequence[float]],
+    requests: Mapping[str, NDArray[Any]],
 ) -> tuple[Path, ...]:
     """Write all files into `folder`, which is created if needed; returns their paths.
 
-    columns, rows: the timeline. Files of an earlier run with the same names are replaced. Raises `OSError` where the
-    folder cannot be written.
+    columns, rows: the timeline. requests: columns with a value for each request, NaN for what did not happen. The files
+    are written elsewhere and then moved, so that a fault leaves the folder as it was; what is left there of an earlier
+    run is removed, other files stay. Raises `OSError` where the folder cannot be written.
     """
     folder.mkdir(parents=True, exist_ok=True)
     samples = list(rows)
-    summary_file, timeline_file = folder / "summary.json", folder / "timeline.csv"
-    summary_file.write_text(to_json(summary) + "\n", encoding="utf-8")
-    with timeline_file.open("w", encoding="utf-8", newline="") as stream:
+    with TemporaryDirectory(prefix=".run-", dir=folder) as place:
+        written = Path(place)
+        (written / "summary.json").write_text(to_json(summary) + "\n", encoding="utf-8")
+        _write_csv(written / "timeline.csv", columns, samples)
+        _write_csv(
+            written / "requests.csv", list(requests), zip(*(each.tolist() for each in requests.values()), strict=True)
+        )
+        write_plots(written, summary, timeline_of(columns, samples))
+        names = sorted(file.name for file in written.iterdir())
+        for name in (*_FILES, *PLOTS):
+            if name not in names:
+                (folder / name).unlink(missing_ok=True)
+        return tuple((written / name).replace(folder / name) for name in names)
+
+
+def _write_csv(path: Path, names: Sequence[str], rows: Iterable[Sequence[float]]) -> None:
+    with path.open("w", encoding="utf-8", newline="") as stream:
         writer = csv.writer(stream)
-        writer.writerow(columns)
-        writer.writerows([round(value, 6) for value in row] for row in samples)
-    return summary_file, timeline_file, *write_plots(folder, summary, timeline_of(columns, samples))
+        writer.writerow(names)
+        writer.writerows(["" if value != value else round(value, 6) for value in row] for row in rows)  # noqa: PLR0124 - NaN
 
 
 def timeline_of(names: Sequence[str], rows: Sequence[Sequence[float]]) -> Timeline:
@@ -72,10 +91,11 @@ def write_plots(folder: Path, summary: Mapping[str, Any], timeline: Timeline) ->
     """
     if len(timeline["clock_s"]) < 2:  # noqa: PLR2004 - a line needs two points
         return ()
-    drawings: dict[str, _Drawing] = {"memory.png": _draw_memory, "requests.png": _draw_requests}
-    if summary["prefix"]["hit_rate"] is not None:
-        drawings["hit_rate.png"] = _draw_hit_rate
-    return tuple(_write(folder / name, summary, timeline, draw) for name, draw in drawings.items())
+    return tuple(
+        _write(folder / name, summary, timeline, draw)
+        for name, draw in PLOTS.items()
+        if name != "hit_rate.png" or summary["prefix"]["hit_rate"] is not None
+    )
 
 
 def _write(path: Path, summary: Mapping[str, Any], timeline: Timeline, draw: _Drawing) -> Path:
@@ -149,3 +169,13 @@ def _percent(part: NDArray[np.float64], whole: NDArray[np.float64]) -> NDArray[n
     result = np.full(len(whole), np.nan)
     np.divide(100 * part, whole, out=result, where=whole > 0)
     return result
+
+
+PLOTS: Mapping[str, _Drawing] = {
+    "memory.png": _draw_memory,
+    "requests.png": _draw_requests,
+    "hit_rate.png": _draw_hit_rate,
+}
+"""The plots of a run, by the names of their files."""
+
+_FILES = ("summary.json", "timeline.csv", "requests.csv")

@@ -62,12 +62,20 @@ def _lines(summary: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     memory, latency = summary["memory"], summary["latency_s"]
     yield from _request_lines(summary["requests"])
     yield "time to first token", _quantiles(latency["ttft"])
+    yield "of it in the queue", _quantiles(latency["queue"])
     yield "time per output token", _quantiles(latency["tpot"])
+    yield "time to the last token", _quantiles(latency["e2e"])
+    if summary["goodput"] is not None:
+        yield "goodput", _goodput(summary["goodput"])
+    if summary["overload"] is not None:
+        yield "overload", _overload(summary["overload"])
     generated = f"{format_count(summary['output_tokens'])} generated in {format_clock(summary['clock_s'])}"
     yield "throughput", f"{summary['throughput_tok_s']:,.1f} tokens/s: {generated} of the trace's clock"
     yield "prefix hit rate", _hit_rate(summary["prefix"])
     yield from _prefix_lines(summary["prefix"], memory["by_side"])
-    yield "memory in use", _memory_in_use(memory)
+    yield from _memory_lines(memory)
+    if summary["card"] is not None:
+        yield "one GPU holds", _card(summary["card"])
     if memory["usable_at_first_refusal"] is not None:
         full = format_share(memory["usable_at_first_refusal"], 1)
         yield "usable at first refusal", f"{full} was live or cached when memory was short for the first time"
@@ -93,10 +101,49 @@ def _request_lines(requests: Mapping[str, int]) -> Iterator[tuple[str, str]]:
     yield "retractions", format_count(requests["retracted"])
 
 
-def _memory_in_use(memory: Mapping[str, Any]) -> str:
-    held = {name: memory[f"{name}_bytes"] for name in ("peak", "mean")}
-    uses = (f"{name} {format_bytes(use)} ({format_share(use, memory['total_bytes'])})" for name, use in held.items())
-    return ", ".join(uses) + ", live and cached"
+_WANTS = {
+    "memory": "memory was full: more memory, or more GPUs, would carry more",
+    "compute": "steps had no room for more tokens: more or faster GPUs would carry more",
+    "max_running": "as many requests ran as may: a larger --max-running would carry more",
+}
+
+
+def _overload(overload: Mapping[str, Any]) -> str:
+    """Since when, by how much and for want of what requests piled up."""
+    wants, alone = overload["wants"], overload["arithmetic_factor"]
+    since, factor = format_clock(overload["since_s"]), f"{overload['factor']:.3g}"
+    what = f"since {since} requests have always waited: serving takes {factor} times as long as they come in"
+    if wants == "compute" and alone >= 1:
+        would = "more or faster GPUs would carry it, more memory alone would not"
+        return f"{what}, its arithmetic alone {alone:.3g} times: {would}"
+    bound = f" (steps are bound by {overload['bound']})" if overload["bound"] else ""
+    return f"{what}. {format_share(overload['waited_for'].get(wants, 0), 1)} of that time {_WANTS[wants]}{bound}"
+
+
+def _goodput(goodput: Mapping[str, Any]) -> str:
+    goals = {"first token": goodput["ttft_s"], "each further one": goodput["tpot_s"]}
+    goal = ", ".join(f"{what} within {format_seconds(goal)}" for what, goal in goals.items() if goal is not None)
+    kept = f"{format_share(goodput['share'], 1)} of requests ({format_count(goodput['requests'])})"
+    return f"{goodput['requests_per_s']:.3g} requests/s, {kept}: {goal}"
+
+
+def _card(card: Mapping[str, Any]) -> str:
+    parts = {"weights": "weights_bytes", "cache": "cache_bytes", "for the engine": "overhead_bytes"}
+    sizes = " + ".join(f"{format_bytes(card[size])} {what}" for what, size in parts.items())
+    fits = "" if card["fits"] else ": they do not fit"
+    return f"{sizes}, of {format_bytes(card['card_bytes'])} ({card['weight_dtype']} weights){fits}"
+
+
+def _memory_lines(memory: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    """What requests held, which is what they need, and what was held with the cache that fills the rest."""
+    total = memory["total_bytes"]
+
+    def uses(*names: str) -> str:
+        held = ((name.split("_")[0], memory[f"{name}_bytes"]) for name in names)
+        return ", ".join(f"{name} {format_bytes(use)} ({format_share(use, total)})" for name, use in held)
+
+    yield "memory in use", f"{uses('peak_live', 'mean_live')}, held by requests"
+    yield "with cached prefixes", uses("peak", "mean")
 
 
 def _kind_lines(memory: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
@@ -224,7 +271,7 @@ def _generation_lines(summary: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     generated = f"{format_count(summary['output_tokens'])} generated in {format_seconds(summary['wall_s'])}"
     yield "throughput", f"{summary['throughput_tok_s']:,.1f} tokens/s: {generated}"
     yield "prefix hit rate", _hit_rate(summary["prefix"])
-    yield "memory in use", _memory_in_use(summary["memory"])
+    yield from _memory_lines(summary["memory"])
     yield from _kind_lines(summary["memory"])
     outside = format_share(summary["outside_model_share"], 1)
     yield "outside the model", f"{outside} of the time, {format_count(summary['steps'])} steps"

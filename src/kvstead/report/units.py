@@ -10,15 +10,20 @@ from kvstead.errors import InvalidSize
 _BINARY = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
 _DECIMAL = ("B", "kB", "MB", "GB", "TB", "PB")
 _FACTORS = {
-    name.lower(): base**power for base, names in ((1024, _BINARY), (1000, _DECIMAL)) for power, name in enumerate(names)
+    spelling: base**power
+    for base, names in ((1024, _BINARY), (1000, _DECIMAL))
+    for power, name in enumerate(names)
+    for spelling in (name.lower(), name.lower().removesuffix("b"))
 }
-_SIZE = re.compile(r"(\d[\d_,]*(?:\.\d+)?)\s*([a-z]*)", re.IGNORECASE | re.ASCII)
+_SIZE = re.compile(r"(\d[\d_,]*(?:\.\d+)?(?:e\+?\d{1,2})?)\s*([a-z]*)", re.IGNORECASE | re.ASCII)
 _MAX_BYTES = 1024**6
+_DURATION_UNITS = {"us": 1e-6, "ms": 1e-3, "s": 1.0, "min": 60.0, "h": 3600.0}
+_DURATION = re.compile(rf"(\d+(?:\.\d*)?)\s*({'|'.join(_DURATION_UNITS)})", re.IGNORECASE | re.ASCII)
 _SECONDS = ((1.0, "s"), (1e-3, "ms"), (1e-6, "us"))
 
 
 def parse_bytes(text: str) -> int:
-    """A number of bytes written as `40GiB` (powers of 1024), `40GB` (powers of 1000) or plain; case does not matter.
+    """Bytes written as `40GiB` or `40Gi` (powers of 1024), `40GB` or `40G` (powers of 1000), or plain: `40e9`.
 
     A fraction of a byte is dropped. Raises `InvalidSize` for anything else, below one byte or above an EiB.
     """
@@ -30,6 +35,15 @@ def parse_bytes(text: str) -> int:
     if not 1 <= num_bytes <= _MAX_BYTES:
         raise InvalidSize(f"{text!r} is {num_bytes} bytes. Give a size of 1 byte to 1024 PiB, such as 40GiB.")
     return num_bytes
+
+
+def parse_seconds(text: str) -> float:
+    """A duration written as `2s`, `50ms` or `1.5min`. Raises `InvalidSize` for anything else, and for 0 or less."""
+    found = _DURATION.fullmatch(text.strip())
+    seconds = float(found[1]) * _DURATION_UNITS[found[2].lower()] if found else 0.0
+    if seconds <= 0:
+        raise InvalidSize(f"{text!r} is no duration. Write it as 2s, 50ms or 1.5min.")
+    return seconds
 
 
 def format_bytes(num_bytes: float) -> str:

@@ -180,6 +180,8 @@ class RunStatistics:
             },
             "memory": {
                 "total_bytes": self._manager.total_bytes,
+                "peak_live_bytes": self.meter.peak_live_bytes,
+                "mean_live_bytes": sum(side["live"] for side in by_side.values()),
                 "peak_bytes": self.meter.peak_bytes,
                 "mean_bytes": sum(by_kind.values()),
                 "by_state": self.meter.mean_by_state(by_side),

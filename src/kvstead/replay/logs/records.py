@@ -116,7 +116,7 @@ class _Limited:
         self.since = 0
 
     def read(self, size: int = -1) -> bytes:
-        """Up to `size` bytes."""
+        """The next `size` bytes, or fewer at the end."""
         data = self._stream.read(size)
         self.since += len(data)
         if self.since > _LARGEST_ELEMENT:
