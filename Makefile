@@ -15,8 +15,8 @@ help:  ## list what can be made
 demo: $(VENV)/.runtime  ## replay the bundled sample trace
 	$(BIN)/kvstead replay src/kvstead/replay/samples/chat.jsonl.gz --model llama-3.1-8b --memory 4GiB --gpu h100-sxm
 
-chat: $(VENV)/.hf $(VENV)/.smollm2-$(SMOLLM2)  ## ask a small language model
-	$(BIN)/kvstead generate --prompt "What is the capital of France?" --prompt "Name three colours." --stream
+chat: $(VENV)/.hf $(VENV)/.smollm2-$(SMOLLM2)  ## chat with a small language model
+	$(BIN)/kvstead chat
 
 test: lint  ## lint, then all tests with coverage
 	$(BIN)/python -m coverage erase

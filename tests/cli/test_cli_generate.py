@@ -111,12 +111,35 @@ def test_options_reach_the_memory_and_the_sampling(kvstead, fake):
     """Every option is handed on, in bytes and tokens, and a single prompt is a chat of its user."""
     made = fake(FakeLLM)
     options = "--memory 3MiB --page-size 8 --layout unified --max-running 5 --max-new-tokens 9 --temperature 0.5"
-    ended = kvstead("generate", "some/model", "--prompt", "Hello?", *options.split(), "--top-p", 0.9, "--seed", 3)
+    ended = kvstead(
+        "generate",
+        "some/model",
+        "--prompt",
+        "Hello?",
+        *options.split(),
+        "--top-p",
+        0.9,
+        "--seed",
+        3,
+        "--top-k",
+        40,
+        "--stop",
+        "END",
+        "--stop",
+        "\n\n",
+        "--device",
+        "cpu",
+        "--dtype",
+        "bfloat16",
+    )
     assert ended.code == 0, ended.err
     (llm,) = made
     assert llm.model == "some/model"
-    assert llm.memory == {"num_bytes": 3 << 20, "page_size": 8, "layout": "unified", "max_requests": 5}
-    assert llm.params == [SamplingParams(max_new_tokens=9, temperature=0.5, top_p=0.9, seed=3)]
+    memory = {"num_bytes": 3 << 20, "page_size": 8, "layout": "unified", "max_requests": 5}
+    assert llm.memory == memory | {"device": "cpu", "dtype": "bfloat16"}
+    assert llm.params == [
+        SamplingParams(max_new_tokens=9, temperature=0.5, top_p=0.9, top_k=40, seed=3, stop=("END", "\n\n"))
+    ]
     assert llm.prompts == [[USER]]
 
 
@@ -276,7 +299,7 @@ def test_a_bad_option_is_refused_before_anything_is_loaded(kvstead, monkeypatch,
 
 def test_a_missing_extra_is_reported_with_the_command_to_install_it(kvstead, monkeypatch):
     """Where transformers is missing, the error is one line with the command that installs it."""
-    monkeypatch.setattr("kvstead.cli.generate.find_spec", {"transformers": None}.__getitem__)
+    monkeypatch.setattr("kvstead.cli.model_arguments.find_spec", {"transformers": None}.__getitem__)
     ended = kvstead("generate", "--prompt", "Hello?")
     assert (ended.code, ended.out) == (2, "")
     assert ended.err.startswith("kvstead: ")

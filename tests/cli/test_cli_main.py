@@ -19,7 +19,8 @@ def test_help_names_the_commands_and_loads_nothing_heavy():
     program = (
         "import sys\n"
         "from kvstead.cli.main import main\n"
-        "for command in [], ['replay'], ['models'], ['generate'], ['trace'], ['trace', 'make'], ['trace', 'stats']:\n"
+        "for command in [], ['replay'], ['models'], ['generate'], ['chat'], ['trace'], ['trace', 'make'],"
+        " ['trace', 'stats']:\n"
         "    try:\n"
         "        main([*command, '--help'])\n"
         "    except SystemExit as ended:\n"
@@ -29,7 +30,7 @@ def test_help_names_the_commands_and_loads_nothing_heavy():
     )
     ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)  # noqa: S603 - our own text
     assert ended.returncode == 0, ended.stderr
-    for command in ("replay", "models", "generate", "trace", "make", "stats"):
+    for command in ("replay", "models", "generate", "chat", "trace", "make", "stats"):
         assert command in ended.stdout
 
 

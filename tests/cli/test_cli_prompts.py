@@ -54,7 +54,7 @@ def test_prompts_come_by_standard_input_too(written, monkeypatch, compress):
         ({}, 'expected {"prompt": "..."} or {"messages": [...]}'),
         ({"seed": 1}, 'expected {"prompt": "..."} or {"messages": [...]}'),
         (GOOD | {"messages": CHAT}, 'expected {"prompt": "..."} or {"messages": [...]}'),
-        (GOOD | {"max_tokens": 5}, "any of `max_new_tokens`, `temperature`, `top_p`, `seed`"),
+        (GOOD | {"max_tokens": 5}, "any of `max_new_tokens`, `temperature`, `top_p`, `top_k`, `stop`, `seed`"),
         ({"prompt": 5}, "as `prompt` a text, found 5"),
         ({"prompt": None}, "as `prompt` a text, found None"),
         ({"prompt": CHAT}, "as `prompt` a text"),

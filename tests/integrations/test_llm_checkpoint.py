@@ -15,6 +15,7 @@ from transformers.utils import logging
 from kvstead.errors import CheckpointError, LayoutError
 from kvstead.integrations.transformers import LLM, SamplingParams, checkpoint, load_checkpoint
 from kvstead.integrations.transformers.checkpoint import bundled, make_once
+from kvstead.integrations.transformers.hub import find_model
 
 _MODEL = random_model(tiny_config("llama", vocab_size=len(byte_tokenizer())))
 
@@ -184,3 +185,51 @@ def test_a_damaged_directory_gives_an_error_of_one_line(folder):
         assert "\n" not in str(caught.value)
         path.write_bytes(whole)
     load_checkpoint(folder)
+
+
+@pytest.mark.parametrize(
+    ("keywords", "message"),
+    [
+        ({"dtype": "int3"}, "'int3' is no dtype of weights. Use bfloat16, float16 or float32."),
+        ({"dtype": "int64"}, "'int64' is no dtype of weights"),
+        ({"device": "cuda:77"}, "device 'cuda:77' is not here"),
+        ({"device": "toaster"}, "device 'toaster' is not here"),
+    ],
+)
+def test_a_dtype_or_device_that_is_none_is_refused_in_one_line(folder, keywords, message):
+    """Unknown names, and devices that this machine does not have."""
+    with pytest.raises(CheckpointError, match=message) as caught:
+        load_checkpoint(folder, **keywords)
+    assert "\n" not in str(caught.value)
+
+
+def test_weights_come_in_the_dtype_asked_for(folder):
+    """By its name or a short one."""
+    assert load_checkpoint(folder, dtype="bf16", device="cpu").model.dtype == torch.bfloat16
+
+
+def test_without_a_network_a_model_of_the_hub_fails_at_once(monkeypatch):
+    """One line that says what cannot be reached, and no second try; a model in the cache is not asked about."""
+
+    class Session:
+        def head(self, *_args, **_keywords):
+            raise OSError("Name or service not known")
+
+    monkeypatch.setattr("kvstead.integrations.transformers.hub.get_session", Session)
+    with pytest.raises(
+        CheckpointError, match=r"some/model is not in the cache of the hub, and https.* cannot be reached"
+    ):
+        load_checkpoint("some/model")
+    monkeypatch.setattr("kvstead.integrations.transformers.hub.constants.is_offline_mode", lambda: True)
+    with pytest.raises(CheckpointError, match="HF_HUB_OFFLINE is set"):
+        load_checkpoint("some/model")
+    monkeypatch.setattr("kvstead.integrations.transformers.hub.try_to_load_from_cache", lambda *_args: "/cached")
+    assert find_model("some/model") == ("some/model", "some/model")
+
+
+def test_a_family_that_does_not_run_is_named_by_its_model(tmp_path):
+    """The error begins with the model's name, not with its type alone."""
+    (tmp_path / "t5").mkdir()
+    (tmp_path / "t5" / "config.json").write_text(json.dumps({"model_type": "t5"}))
+    with pytest.raises(LayoutError, match=r"^t5: "):
+        load_checkpoint(tmp_path / "t5")

@@ -19,8 +19,8 @@ _PROMPTS = [prompt_of(2, 5), _COMMON + prompt_of(3, 9), prompt_of(4, 1), _COMMON
 _PARAMS = [SamplingParams(max_new_tokens=10, temperature=1.5, top_p=0.9, seed=seed) for seed in range(5)]
 
 
-def _draw(temperature, top_p, seed):
-    return SamplingParams(temperature=temperature, top_p=top_p, seed=seed)
+def _draw(temperature, top_p, seed, top_k=None):
+    return SamplingParams(temperature=temperature, top_p=top_p, seed=seed, top_k=top_k)
 
 
 def _picked(logits, draws, ends):
@@ -136,3 +136,12 @@ def test_params_out_of_range_are_refused(name, value):
     assert name in what
     assert str(value) in what
     assert way_out
+
+
+@given(st.lists(st.integers(-5, 5), min_size=2, max_size=9, unique=True), st.integers(1, 12), st.integers(0, 2**64 - 1))
+def test_top_k_draws_from_so_many_of_the_best(scores, top_k, key):
+    """A token outside the `top_k` best scores is never drawn; 1 takes the best."""
+    logits = torch.tensor([scores], dtype=torch.float32)
+    (token,) = _picked(logits, [_draw(2.0, 1.0, key, top_k)], [3])
+    best = sorted(range(len(scores)), key=scores.__getitem__, reverse=True)[:top_k]
+    assert token in best

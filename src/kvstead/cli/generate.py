@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from importlib.util import find_spec
-
 import typer
 
 from kvstead.cli.commands import EXIT_INTERRUPTED, takes
+from kvstead.cli.model_arguments import require_transformers
 from kvstead.cli.prompts import GenerateArguments
-from kvstead.errors import CheckpointError
 
 
 @takes(GenerateArguments)
@@ -17,12 +15,11 @@ def generate(arguments: GenerateArguments) -> None:
 
     Example: kvstead generate --prompt "Name three colours." --stream
     """
-    memory, requests = arguments.memory_keywords(), arguments.requests()
-    if find_spec("transformers") is None:
-        raise CheckpointError("transformers, which loads models, is not installed. Run: pip install 'kvstead[hf]'")
+    keywords, requests = arguments.keywords(arguments.max_running), arguments.requests()
+    require_transformers()
 
     # These imports take seconds, and neither help nor a faulty file needs them.
     from kvstead.cli.generate_run import generate_and_report  # noqa: PLC0415
 
-    if generate_and_report(arguments, requests, memory):
+    if generate_and_report(arguments, requests, keywords):
         raise typer.Exit(EXIT_INTERRUPTED)

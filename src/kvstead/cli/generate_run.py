@@ -12,7 +12,7 @@ from typing import Any
 import typer
 from rich.console import Console
 
-from kvstead.cli.prompts import SAMPLING, GenerateArguments, PromptRequest
+from kvstead.cli.prompts import GenerateArguments, PromptRequest
 from kvstead.errors import RequestError
 from kvstead.integrations.transformers import LLM, Completion, FinishReason, Piece, SamplingParams
 from kvstead.prefix import TokenKey
@@ -25,13 +25,14 @@ _MOST_TITLE = 72  # characters of a prompt that are shown above its answer
 
 
 def generate_and_report(
-    arguments: GenerateArguments, requests: Sequence[PromptRequest], memory: Mapping[str, Any]
+    arguments: GenerateArguments, requests: Sequence[PromptRequest], keywords: Mapping[str, Any]
 ) -> bool:
-    """Load, generate, print texts and summary; returns whether it was interrupted. memory: keywords of `LLM`."""
-    sampling = {name: getattr(arguments, name) for name in SAMPLING}
-    params = [_params(request, sampling) for request in requests]  # refuse a faulty one before anything is loaded
+    """Load, generate, print texts and summary; returns whether it was interrupted. keywords: of `LLM`."""
+    params = [
+        _params(request, arguments.sampling()) for request in requests
+    ]  # refuse a faulty one before anything is loaded
     with loading_bar() as show:
-        llm = LLM(arguments.model, **memory, report=show)
+        llm = LLM(arguments.model, **keywords, report=show)
     prompts = [
         each.prompt if arguments.raw and isinstance(each.prompt, str) else each.as_chat(arguments.system)
         for each in requests

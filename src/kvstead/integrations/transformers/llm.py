@@ -229,7 +229,8 @@ class LLM:
             outcome = self._scheduler.process(step, tokens)
             statistics.prompt_tokens += sum(request.prompt.size for request in outcome.started)
             statistics.hit_tokens += sum(request.num_cached for request in outcome.started)
-            self._answers.deliver(step, tokens.tolist())
+            for request in self._answers.deliver(step, tokens.tolist()):
+                self._scheduler.abort(request)
             statistics.num_steps += 1
             statistics.wall_s += perf_counter() - began
 

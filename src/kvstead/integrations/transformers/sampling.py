@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from transformers import LogitsProcessorList, TemperatureLogitsWarper, TopPLogitsWarper
+from transformers import LogitsProcessorList, TemperatureLogitsWarper, TopKLogitsWarper, TopPLogitsWarper
 
 from kvstead.engine.request import token_keys
 from kvstead.errors import RequestError
@@ -30,8 +30,9 @@ class SamplingParams:
 
     max_new_tokens: most tokens of the answer; it may end earlier, at the limit of the model or of the memory.
     temperature: divides the scores before a token is drawn; 0 takes the most likely token. top_p: draw from the most
-    likely tokens that have this share of the probability. seed: 0 .. 2**64 - 1; a seed gives the same answer to the
-    same prompt, None another one each time. stop_tokens: ids that end the answer, besides those of the model.
+    likely tokens that have this share of the probability. top_k: draw from so many of the most likely tokens. seed: 0
+    .. 2**64 - 1; a seed gives the same answer to the same prompt, None another one each time. stop_tokens: ids that end
+    the answer, besides those of the model. stop: texts that end it; its text ends before the first of them.
     keys: what ranges of the prompt's tokens depend on besides their ids; see `TokenKey`.
 
     Raises `RequestError` for values out of range, and for keys that are none.
@@ -40,8 +41,10 @@ class SamplingParams:
     max_new_tokens: int = 128
     temperature: float = 0.0
     top_p: float = 1.0
+    top_k: int | None = None
     seed: int | None = None
     stop_tokens: tuple[int, ...] = ()
+    stop: tuple[str, ...] = ()
     keys: tuple[TokenKey, ...] = ()
 
     def __post_init__(self) -> None:
@@ -53,6 +56,11 @@ class SamplingParams:
             )
         if not 0 < self.top_p <= 1:
             raise RequestError(f"top_p is {self.top_p}. Use a share above 0 and up to 1, which leaves no token out.")
+        if self.top_k is not None and self.top_k < 1:
+            raise RequestError(f"top_k is {self.top_k}. Use 1 or more, or None, which leaves no token out.")
+        if isinstance(self.stop, str) or not all(isinstance(text, str) and text for text in self.stop):
+            raise RequestError(f"stop is {self.stop!r}. Use a list of texts that are not empty.")
+        object.__setattr__(self, "stop", tuple(self.stop))
         if self.seed is not None and not 0 <= self.seed < _SEEDS:
             raise RequestError(f"seed is {self.seed}. Use 0 .. 2**64 - 1, or None.")
         if any(token < 0 for token in self.stop_tokens):
@@ -77,14 +85,14 @@ class RowSampler:
     def __call__(self, logits: torch.Tensor, jobs: Jobs) -> torch.Tensor:
         """A token id for each job: int64[jobs] from [jobs, vocabulary]."""
         tokens = logits.argmax(-1)
-        alike: dict[tuple[float, float], list[int]] = defaultdict(list)
+        alike: dict[tuple[float, float, int | None], list[int]] = defaultdict(list)
         params = [self.params[row] for row in jobs.rows.tolist()]
         for place, each in enumerate(params):
             if each.temperature:
-                alike[each.temperature, each.top_p].append(place)
-        for (temperature, top_p), places in alike.items():
+                alike[each.temperature, each.top_p, each.top_k].append(place)
+        for ways, places in alike.items():
             chances = [_chance(params[place].seed, int(jobs.ends[place])) for place in places]
-            tokens[places] = _drawn(logits[places].double(), temperature, top_p, chances)
+            tokens[places] = _drawn(logits[places].double(), *ways, chances)
         return tokens
 
 
@@ -94,9 +102,13 @@ def _chance(seed: int | None, position: int) -> float:
     return float(np.random.Generator(np.random.Philox(key=seed, counter=position)).random())
 
 
-def _drawn(logits: torch.Tensor, temperature: float, top_p: float, chances: list[float]) -> torch.Tensor:
+def _drawn(
+    logits: torch.Tensor, temperature: float, top_p: float, top_k: int | None, chances: list[float]
+) -> torch.Tensor:
     """The token whose share of the probability each chance falls into: int64[n] from float64[n, vocabulary]."""
     warpers: Any = LogitsProcessorList([TemperatureLogitsWarper(float(temperature))])  # which need no ids
+    if top_k is not None:
+        warpers.append(TopKLogitsWarper(min(top_k, logits.shape[-1])))
     if top_p < 1:
         warpers.append(TopPLogitsWarper(top_p))
     best = logits.amax(-1, keepdim=True)  # subtracted, so that no temperature makes it infinite
