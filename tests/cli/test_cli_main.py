@@ -1,3 +1,4 @@
+import json
 import subprocess
 import sys
 from importlib.metadata import version
@@ -59,8 +60,8 @@ def test_models_lists_every_preset(kvstead):
     assert ended.code == 0
     lines = {line.split()[0]: line for line in ended.out.splitlines() if line.strip()}
     assert set(preset_names()) <= set(lines)
-    assert "32 full" in lines["llama-3.1-8b"]
-    assert "131,072 full" in lines["llama-3.1-8b"]
+    assert lines["llama-3.1-8b"].split() == ["llama-3.1-8b", "8.03B", "131,072", "config"]
+    assert max(map(len, ended.out.splitlines())) <= 80
 
 
 def test_models_shows_one_in_detail(kvstead):
@@ -72,6 +73,50 @@ def test_models_shows_one_in_detail(kvstead):
     assert "source" in ended.out
     halved = kvstead("models", "gemma-3-12b", "--dtype", "float8_e4m3fn", "--tp", "2")
     assert "16,384 full + 81,920 window" in halved.out
+
+
+def test_models_lists_those_that_have_a_part_of_a_name(kvstead):
+    """A part of names is a filter; the JSON has the figures of each, exactly."""
+    ended = kvstead("models", "gpt-oss")
+    assert {line.split()[0] for line in ended.out.splitlines() if "gpt" in line} == {"gpt-oss-20b", "gpt-oss-120b"}
+    listed = kvstead("models", "gpt-oss", "--json").json["models"]
+    assert [model["bytes_per_token"] for model in listed] == [
+        {"full": 36_864, "window": 36_864},
+        {"full": 24_576, "window": 24_576},
+    ]
+    one = kvstead("models", "gpt-oss-20b", "--json").json
+    assert one["arithmetic"] == ["12 layers x 2,048 = 24,576 window", "12 layers x 2,048 = 24,576 full"]
+    assert (one["window"], one["is_replayed"]) == (128, True)
+
+
+def test_a_model_that_cannot_be_divided_does_not_fail_the_list(kvstead):
+    """Models whose heads do not divide among the ranks are left out, and told."""
+    ended = kvstead("models", "--tp", 3)
+    assert ended.code == 0
+    assert "llama-3.1-8b" in ended.out or "llama-3.1-8b" in ended.err
+    assert "left out: bamba-9b: 128 Mamba heads do not divide among 3" in ended.err
+
+
+def test_gpus_are_listed_with_their_sources(kvstead):
+    """Peaks, bandwidth, memory and where they are published."""
+    ended = kvstead("gpus")
+    assert ended.code == 0
+    assert "NVIDIA H100 data sheet, SXM" in ended.out
+    found = {each["name"]: each for each in kvstead("gpus", "--json").json["gpus"]}
+    assert found["h100-sxm"]["memory_bytes"] == 80 * 10**9
+
+
+def test_an_unknown_class_is_told(kvstead, tmp_path):
+    """A configuration of an unknown model_type is read like llama, and the table says so; no KV heads are refused."""
+    config = tmp_path / "config.json"
+    keys = {"model_type": "brandnew", "num_hidden_layers": 2, "hidden_size": 64, "num_attention_heads": 4}
+    keys |= {"num_key_value_heads": 2, "vocab_size": 100, "intermediate_size": 128, "tie_word_embeddings": True}
+    config.write_text(json.dumps(keys))
+    assert "model_type 'brandnew' is unknown" in " ".join(kvstead("models", config).out.split())
+    config.write_text(json.dumps(keys | {"num_key_value_heads": 0}))
+    ended = kvstead("models", config)
+    assert ended.code == 2
+    assert "num_key_value_heads is 0" in ended.err
 
 
 def test_models_reads_a_configuration_file(kvstead, tmp_path):

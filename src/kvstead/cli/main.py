@@ -16,7 +16,7 @@ import typer
 from kvstead.cli.chat import chat
 from kvstead.cli.commands import EXIT_FAULT
 from kvstead.cli.generate import generate
-from kvstead.cli.models import models
+from kvstead.cli.models import gpus, models
 from kvstead.cli.replay import replay
 from kvstead.cli.sglang import sglang_app
 from kvstead.cli.trace import trace_app
@@ -31,6 +31,7 @@ app = typer.Typer(
 )
 app.command()(replay)
 app.command()(models)
+app.command()(gpus)
 app.command()(generate)
 app.command()(chat)
 app.add_typer(trace_app, name="trace")

@@ -50,9 +50,9 @@ def _both(prefix: str, key: str) -> tuple[str, ...]:
 def _kv_heads(fields: Fields, kind: CacheKind, own: str, heads: int) -> int:
     if kind is CacheKind.FULL and fields.get("attention_k_eq_v") and fields.has("num_global_key_value_heads"):
         return fields.size("num_global_key_value_heads")
-    kv_heads = fields.number(*_both(own, "num_key_value_heads"))
-    if kv_heads:
-        return kv_heads
+    keys = _both(own, "num_key_value_heads")
+    if fields.number(*keys) is not None:
+        return fields.size(*keys)
     if fields.model_type in defaults.KV_HEADS_FOLLOW_HEADS:
         fields.assume(
             f"num_key_value_heads = num_attention_heads = {heads} (as in {fields.model_type} of {defaults.SOURCE})"

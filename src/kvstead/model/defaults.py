@@ -77,6 +77,20 @@ OUTPUT_GATE: Final = frozenset({"qwen3_next"})
 PLAIN_FEED_FORWARD: Final = frozenset({"gpt2", "gpt_neox", "nemotron_h", "opt", "phi", "starcoder2"})
 """Feed-forward parts of two matrices (up, down); all others have three (gate, up, down)."""
 
+PLAIN: Final = frozenset(
+    {"cohere", "deepseek_v2", "deepseek_v3", "exaone4", "gemma", "gemma3", "gemma3n", "gemma4", "glm4_moe", "gpt2"}
+    | {"gpt_neox", "granite", "hunyuan", "hunyuan_v1_moe", "hunyuan_v1_dense", "kimi_k2", "llama", "llama4"}
+    | {"longcat_flash", "mimo_v2_flash", "minimax_m2", "mixtral", "olmo", "olmo2", "olmo3", "opt", "phi", "phi3"}
+    | {"phimoe", "qwen3_5", "qwen3_5_moe", "seed_oss", "starcoder2", "ministral", "smollm3"}
+)
+"""Further classes that were compared with what their code caches: their keys say all that matters."""
+
+
+def is_known(model_type: str) -> bool:
+    """Whether a class was compared with what its code caches; another is read like llama, by its keys."""
+    return model_type in PLAIN | STATEFUL | CLASS_DEFAULTS.keys()
+
+
 UNREADABLE: Final = {
     "attn_type_list": "lightning attention keeps a state of its own form",
     "block_configs": "each layer has its own shape",

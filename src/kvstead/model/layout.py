@@ -19,6 +19,7 @@ from kvstead.errors import InvalidSize, LayoutError, MisalignedSize
 from kvstead.model.attention import is_latent, read_token_cache
 from kvstead.model.catalog import find_config, preset_config
 from kvstead.model.config_fields import ConfigSource, Fields, read_fields
+from kvstead.model.defaults import is_known
 from kvstead.model.kinds import (
     BOUNDED,
     WHOLE_SEQUENCE,
@@ -73,6 +74,8 @@ class ModelLayout:
         """
         options = LayoutOptions(cache_dtype, state_dtype, conv_dtype, conv_columns, tensor_parallel)
         fields = read_fields(config, name)
+        if not is_known(fields.model_type):
+            fields.assume(f"model_type {fields.model_type or 'missing'!r} is unknown, so the keys are read as llama's")
         layers = _read_layers(fields, options)
         return cls(fields.name, layers, options, tuple(fields.assumptions))
 
