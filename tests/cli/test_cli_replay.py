@@ -393,7 +393,7 @@ def test_a_bad_row_is_reported_with_file_and_line(kvstead, chat):
             "--state-slots: layout unified divides nothing",
         ),
         (["--memory", "4GiB", "--state-slots", "0"], "state-slots"),
-        (["--memory", "4GiB", "--state-interval", "0"], "state-interval"),
+        (["--memory", "4GiB", "--state-interval", "-1"], "state-interval"),
         (["--memory", "4GiB", "--page-size", "0"], "page-size"),
         (["--slots", "0"], "slots"),
     ],
@@ -568,13 +568,14 @@ def test_states_are_divided_by_the_options(kvstead, chat):
 
 
 def test_fewer_copies_of_states_are_made_at_longer_intervals(kvstead, chat):
-    """With a copy every page more states are copied than with one every 512 tokens; the object names the interval."""
+    """With a copy every page more states are copied than with one every 512 tokens or none; the object says which."""
     copies = {}
-    for interval in (16, 512):
-        ended = kvstead("replay", chat, "--model", "lfm2-1.2b", "--slots", 6400, "--state-interval", interval, "--json")
+    options = ("--model", "lfm2-1.2b", "--slots", 6400, "--chunk", 16, "--json")
+    for interval in (0, 16, 512):
+        ended = kvstead("replay", chat, *options, "--state-interval", interval)
         copies[interval] = ended.json["memory"]["state_copies"]
         assert ended.json["state_interval"] == interval
-    assert copies[16] > copies[512]
+    assert copies[16] > copies[512] == copies[0] > 0
 
 
 def test_states_of_half_the_width_take_half_the_bytes(kvstead, chat):

@@ -35,7 +35,7 @@ class StateMachine(RuleBasedStateMachine):
         page_size=st.sampled_from([1, 2, 3, 4]),
         num_pages=st.integers(1, 16),
         num_states=st.integers(1, 6),
-        interval=st.sampled_from([1, 2, 3, 5, 8, 100]),
+        interval=st.sampled_from([None, 0, 1, 2, 3, 5, 8, 100]),
         span=st.sampled_from([0, 0, 1, 3, 6]),
         pool_layout=st.sampled_from(["static", "static", "unified", "padded", "ideal"]),
         prefix_cache=st.sampled_from([True, True, True, False]),
@@ -53,7 +53,7 @@ class StateMachine(RuleBasedStateMachine):
             num_bytes = 16 * page_size * (num_pages + 4) + layout.state_bytes * (num_states + 3)
             self.manager = KVCacheManager(layout, num_bytes, **options)
         self.memory = IdMemory(self.manager)
-        self.tokens = {}
+        self.tokens, self.prompts = {}, {}
 
     def any_row(self, data):
         """A row that is out."""
@@ -82,7 +82,7 @@ class StateMachine(RuleBasedStateMachine):
         assert manager.num_state_copies == copies + (lease.num_cached > 0)
         assert lease.num_cached % manager.page_size == 0
         assert lease.num_cached < len(tokens)
-        self.tokens[lease.row] = list(tokens)
+        self.tokens[lease.row], self.prompts[lease.row] = list(tokens), len(tokens)
         assert manager.row_states.slot[lease.row] not in manager.tree.state_slots()
 
     @precondition(lambda self: self.tokens)
@@ -127,8 +127,10 @@ class StateMachine(RuleBasedStateMachine):
         assert manager.prefix_cache or not states.kept.any()
         for row in rows:
             assert not states.kept[row] or states.kept_at[row] <= lengths[row]
-            if manager.prefix_cache and lengths[row] < states.interval:
-                assert not states.kept[row] or states.kept_at[row] == states._branch[row]
+            if states.kept[row] and not states.interval:
+                at, prompt = int(states.kept_at[row]), self.prompts[row]
+                last = (prompt - 1) // manager.page_size * manager.page_size
+                assert at >= last or at == states._branch[row], "in a prompt only where it branches or ends"
 
     @precondition(lambda self: self.tokens)
     @rule(data=st.data())

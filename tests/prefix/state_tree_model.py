@@ -19,7 +19,8 @@ class State:
     slot: int
     usage: Usage
     holds: int = 0
-    is_superseded: bool = False
+    is_followed: bool = False
+    has_branched: bool = False
 
 
 @dataclass
@@ -46,6 +47,7 @@ class StateTreeModel(WindowTreeModel):
         length, num_found = super().match(namespace, tokens)
         if length:
             key = self.prefixes(namespace, tokens)[length // self.page_size - 1]
+            self.states[key].has_branched |= self.states[key].is_followed or self.num_next(key) > 0
             self.states[key].usage.use(self.clock, 1, self.pages[key].full.priority)
         return length, num_found
 
@@ -58,6 +60,22 @@ class StateTreeModel(WindowTreeModel):
             return False
         self.states[key] = State(slot, Usage(self.clock, self.clock, priority))
         return True
+
+    def num_next(self, key):
+        """States that longer sequences have, with none in between."""
+        longer = [other for other in self.states if len(other) > len(key) and other[: len(key)] == key]
+        return sum(not any(other[: len(end)] == end for end in longer if end != other) for other in longer)
+
+    def is_superseded(self, key):
+        """Whether one longer sequence, and no request since, went on from this state."""
+        state = self.states[key]
+        return max(self.num_next(key), state.is_followed) == 1 and not state.has_branched
+
+    def supersede(self, key):
+        """A later state is to come below: the last one up to there may go for it."""
+        ends = [end for end in self.states if key[: len(end)] == end]
+        if ends:
+            self.states[max(ends, key=len)].is_followed = True
 
     def is_locked(self, key):
         """Whether a locked prefix goes through `key`, or one with a held state."""
@@ -81,7 +99,7 @@ class StateTreeModel(WindowTreeModel):
     def state_rank(self, key):
         """Lower goes first."""
         state = self.states[key]
-        return (state.usage.hits > 0 or not state.is_superseded, *state.usage.rank(self.policy))
+        return (not self.is_superseded(key), *state.usage.rank(self.policy))
 
     def free_states(self):
         """The keys of states that no lock holds."""

@@ -165,20 +165,65 @@ def test_leaf_that_lost_its_state_goes_next():
     setup.audit()
 
 
-def test_superseded_state_goes_first_unless_it_was_used():
-    """Of states that their own sequences have left, only those that a match came back to wait as the others do."""
+@pytest.mark.parametrize("is_used_before", [False, True])
+def test_superseded_state_goes_first_unless_it_was_used_since(is_used_before):
+    """A state that one longer sequence extends goes first; a match that ends there protects it, one through it not."""
     for num_hits in range(3):
         setup = TreeSetup(10, num_states=3)
-        setup.keep("old")
-        first = setup.keep("ab")
+        if is_used_before:
+            first = setup.keep("ab")
+            setup.match("abx")
+            setup.keep("old")
+        else:
+            setup.keep("old")
+            first = setup.keep("ab")
         setup.keep("abcd")
-        setup.tree.supersede_state(first)
         for _ in range(num_hits):
             setup.match("abx")
+        setup.match("abcdx")
         evict(setup.tree, 0, 0, 1)
         assert setup.with_states("old ab abcd") == ("ab abcd" if num_hits else "old abcd")
         setup.tree.supersede_state(first)  # whether or not it is still there
         setup.audit()
+
+
+def test_state_where_sequences_part_is_not_superseded():
+    """Two longer sequences go on from one state, which waits as others do; when one has gone, it goes first."""
+    setup = TreeSetup(16, num_states=4)
+    setup.keep("ab")
+    setup.keep("abcd")
+    fork = setup.keep("abef")
+    setup.keep("xy")
+    assert [node.state.is_superseded for node in (fork.parent, fork)] == [False, False]
+    setup.match("abcdx")
+    setup.match("abefx")
+    evict(setup.tree, 0, 0, 1)
+    assert setup.with_states("ab abcd abef xy") == "abcd abef xy"
+    setup.tree.put_state(fork.parent, setup.states.alloc())
+    setup.match("xyz")
+    evict(setup.tree, 2)  # "cd" with its state
+    setup.match("xyz")
+    evict(setup.tree, 0, 0, 1)
+    assert setup.with_states("ab abef xy") == "abef xy"
+    setup.audit()
+
+
+def test_last_states_of_two_chats_outlive_all_earlier_ones():
+    """Turn by turn, with room for two states: a state about to come takes the place of its own chat's last one."""
+    setup = TreeSetup(40, num_states=2)
+    chats = {"a": "abcdef", "x": "xyzuvw"}
+    for turn in (2, 4, 6):
+        for chat in chats.values():
+            node = setup.cache(chat[:turn]).node
+            if not setup.states.available:
+                setup.tree.supersede_state(node)
+                evict(setup.tree, 0, 0, 1)
+            assert setup.tree.put_state(node, setup.states.alloc())
+        assert (
+            setup.with_states(" ".join(chat[:turn] for chat in chats.values()))
+            == f"{chats['a'][:turn]} {chats['x'][:turn]}"
+        )
+    setup.audit()
 
 
 @PAGE_SIZES

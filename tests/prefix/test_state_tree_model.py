@@ -125,7 +125,7 @@ class StateTreeMachine(RuleBasedStateMachine):
             self.held.append((found.node, key))
         elif then == "supersede" and key:
             self.tree.supersede_state(found.node)
-            self.model.states[key].is_superseded = True
+            self.model.supersede(key)
 
     def lock_both(self, node, key):
         """Lock a node, restorable or not."""
@@ -162,11 +162,11 @@ class StateTreeMachine(RuleBasedStateMachine):
     @precondition(lambda self: self.model.states)
     @rule(data=st.data())
     def supersede(self, data):
-        """A sequence has gone beyond any of the states."""
-        nodes = {node.state.slot: node for node in self.tree.root.below() if node.state is not None}
-        state = data.draw(st.sampled_from(sorted(self.model.states.values(), key=lambda s: s.slot)), label="which")
-        self.tree.supersede_state(nodes[state.slot])
-        state.is_superseded = True
+        """A sequence goes beyond any node, with or without a state."""
+        nodes = dict(keyed_nodes(self.tree.root))
+        key = data.draw(st.sampled_from(sorted(nodes, key=str)), label="which")
+        self.tree.supersede_state(nodes[key])
+        self.model.supersede(key)
 
     @precondition(lambda self: len(self.model.states) > 1)
     @rule(num_tokens=st.integers(0, 4), num_window_tokens=st.integers(0, 8), num_states=st.integers(0, 2))
@@ -253,7 +253,7 @@ class StateTreeMachine(RuleBasedStateMachine):
         for keys in self.model.nodes():
             last, state = self.model.pages[keys[-1]], self.model.states.get(keys[-1])
             window = (last.is_live, self.model.num_window_locks(keys[-1]), uses_of(last.window))
-            held = state and (state.slot, state.holds, state.is_superseded, uses_of(state.usage))
+            held = state and (state.slot, state.holds, self.model.is_superseded(keys[-1]), uses_of(state.usage))
             pages = [self.model.pages[key].page for key in keys]
             nodes[keys[-1]] = pages, uses_of(last.full), window if self.model.span < inf else None, held
         return nodes

@@ -210,7 +210,7 @@ def test_hits_end_where_a_state_is(trace, kind, pool_layout, page_size, chunk_to
 @pytest.mark.parametrize("mode", ["serial", "batched", "overlapped"])
 @pytest.mark.parametrize("pool_layout", POOL_LAYOUTS)
 def test_the_only_kept_state_lies_behind_where_the_next_request_parts(pool_layout, mode):
-    """The first of four requests leaves a state at 2,112 of its 2,200 tokens; the second shares 1,500 of them.
+    """The first of four requests leaves a state behind its last whole page; the second shares 1,500 of 2,200 tokens.
 
     It cannot use them, and leaves a state where it branches; the third, which shares the same, goes on from there. The
     fourth shares all and goes on from the first one's state. Lost tokens are told as lost to missing states.
@@ -223,15 +223,15 @@ def test_the_only_kept_state_lies_behind_where_the_next_request_parts(pool_layou
         (3e6, 2300, 2, [*first, 50]),
     ]
     trace = make_trace_of(rows, 100)
-    manager = manager_for(MODELS["states"], pool_layout, 1, 20_000, num_states=20, state_interval=2112)
+    manager = manager_for(MODELS["states"], pool_layout, 1, 20_000, num_states=20, state_interval=0)
     if mode == "serial":
         result = SerialReplay(trace, manager, FixedCost(1.0)).run().figures
     else:
         result = Replay(trace, Scheduler(manager, overlap=mode == "overlapped"), FixedCost(1.0)).run().figures
-    found = 2200 if manager.page_size == 1 else 2112  # a state at 2,201, in no whole page, is not kept
-    assert result.prefix.hit_tokens == 0 + 0 + 1500 + 2112
-    assert result.prefix.lost_to_missing_states == 0 + 1500 + 0 + found - 2112
-    assert {1500, 2112} <= {node.end for node in manager.tree.root.below() if node.state is not None}
+    found, kept = (length - length % manager.page_size for length in (2200, 2199))
+    assert result.prefix.hit_tokens == 0 + 0 + 1500 + kept
+    assert result.prefix.lost_to_missing_states == 0 + 1500 + 0 + found - kept
+    assert {1500, kept} <= {node.end for node in manager.tree.root.below() if node.state is not None}
     manager.audit()
 
 

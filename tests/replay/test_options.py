@@ -38,7 +38,7 @@ def test_dividing_options_are_refused_in_layouts_that_do_not_divide(layout, name
         {"chunk_tokens": 0},
         {"max_running": 0},
         {"num_states": 0},
-        {"state_interval": 0},
+        {"state_interval": -1},
     ],
 )
 def test_values_that_cannot_be_replayed_are_refused(given):

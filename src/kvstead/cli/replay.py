@@ -49,7 +49,7 @@ class ReplayArguments(LogArguments):
         typer.Option("--state-slots", min=1, metavar="N", help="Recurrent states, for models that have some."),
     ] = None
     state_interval: Annotated[
-        int, typer.Option(min=1, metavar="N", help="Tokens between two copies of a request's state.")
+        int, typer.Option(min=0, metavar="N", help="Tokens between further copies of a prompt's state; 0 for none.")
     ] = 512
     page_size: Annotated[int, typer.Option(min=1, help="Tokens a page.")] = 16
     gpu: Annotated[str | None, typer.Option(help=f"Times steps by its roofline; {_DEFAULT_GPU} if not given.")] = None

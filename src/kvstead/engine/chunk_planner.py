@@ -86,4 +86,6 @@ class ChunkPlanner:
         if request.num_cached < 0:
             request.num_cached, request.num_dead = lease.num_cached, lease.num_dead
         self._running.begin(request, lease.row)
+        if self._manager.row_states is not None and not request.stop_tokens:
+            self._manager.row_states.expect_end(lease.row, request.max_length - 1)
         return request

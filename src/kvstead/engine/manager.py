@@ -44,8 +44,8 @@ class KVCacheManager:
     says how. "unified" lets pages move in one arena, with `eager`, `fence` and `may_move` as for `PoolChain`.
     "padded" and "ideal" only count, to compare layouts; they have no storage.
 
-    page_size: tokens per page ("padded" may need larger ones; `.page_size` says). state_interval: tokens between two
-    copies of a request's recurrent state. policy: which cached prefix is evicted first, see `kvstead.prefix`.
+    page_size: tokens per page ("padded" may need larger ones; `.page_size` says). state_interval: tokens between
+    further copies of a prompt's state, or None. policy: which cached prefix is evicted first, see `kvstead.prefix`.
     max_requests: rows. max_length: tokens of the longest request. prefix_cache: whether prefixes are kept at all.
     storage: allocate tensors too (`.pool`, `.window_pool`, `.state_pool`, or None), or only count. device: of tensors.
 
@@ -68,7 +68,7 @@ class KVCacheManager:
         fence: Callable[[], None] | None = None,
         may_move: Callable[[], bool] | None = None,
         page_size: int = 16,
-        state_interval: int = 512,
+        state_interval: int | None = 512,
         policy: str = "lru",
         max_requests: int = 256,
         max_length: int = 131_072,
@@ -178,7 +178,7 @@ class KVCacheManager:
     def cache(self, row: int) -> None:
         """Hand the row's computed whole pages to the prefix tree; the row goes on reading them, locked.
 
-        With recurrent layers, those up to its last copied state. Pages that the tree holds already (another request
+        With recurrent layers a copy of its state goes along. Pages that the tree holds already (another request
         computed the same) are freed and the row adopts the tree's. Nothing happens without a prefix cache.
         """
         self.table.require_live(row)

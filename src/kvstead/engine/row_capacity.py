@@ -97,7 +97,7 @@ class RowCapacity:
     """
 
     def __init__(
-        self, memory: Memory, tree: PrefixTree, rows: Rows, state_interval: int, *, prefix_cache: bool
+        self, memory: Memory, tree: PrefixTree, rows: Rows, state_interval: int | None, *, prefix_cache: bool
     ) -> None:
         self.windows: RowWindows | None = None
         self.states: RowStates | None = None

@@ -90,28 +90,17 @@ class RowPrefixes:
 
     def cache(self, row: int) -> None:
         """Hand a live row's computed whole pages to the tree; see `KVCacheManager.cache`."""
-        rows, tree = self._rows, self._tree
-        start = int(rows.protected[row])
-        whole = int(rows.computed[row]) // rows.page_size * rows.page_size
-        end = self._states.cacheable(row) if self._states else whole
-        if not self._is_kept or end <= start:
+        if not self._is_kept:
             return
-        own = rows.table.slots[row, :end]
-        inserted = tree.insert(rows.ids[row, :end], own, namespace=rows.namespace[row], keys=rows.keys[row])
-        node, num_shared = inserted.node, inserted.num_shared
-        tree.lock(node)
-        if self._states:
-            self._states.hand_over(row, rows.node[row], node)
-        self._unlock(row)
-        self._share(row, node, end)
-        if num_shared > start:
-            self._allocator.free_segment(own[start:num_shared], start_pos=start)
-            rows.table.overwrite(row, start, tree.slots(node)[start:num_shared])
+        computed = int(self._rows.computed[row])
+        if self._states and (kept_at := self._states.cacheable(row)):
+            self._states.hand_over(row, self._reach(row, kept_at))
+        self._reach(row, computed - computed % self._rows.page_size)
 
     def cache_kept(self, rows: IntArray) -> None:
-        """`cache` for those of the rows that have a copy of their state for the tree."""
+        """`cache` for those of the rows that have a copy of their prompt's state for the tree."""
         if self._states and self._states.num_kept:
-            for row in rows[self._states.kept[rows] > 0].tolist():
+            for row in self._states.ready(rows).tolist():
                 self.cache(row)
 
     def end(self, row: int) -> None:
@@ -123,6 +112,24 @@ class RowPrefixes:
         if self._states:
             self._states.close(row)
         rows.close(row)
+
+    def _reach(self, row: int, end: int) -> Node:
+        """The node behind the row's first `end` tokens, whole computed pages, which it shares with the tree now."""
+        rows, tree, start = self._rows, self._tree, int(self._rows.protected[row])
+        if end == start:
+            return rows.node[row]
+        own = rows.table.slots[row, :end]
+        inserted = tree.insert(rows.ids[row, :end], own, namespace=rows.namespace[row], keys=rows.keys[row])
+        node, num_shared = inserted.node, inserted.num_shared
+        if end < start:
+            return node
+        tree.lock(node)
+        self._unlock(row)
+        self._share(row, node, end)
+        if num_shared > start:
+            self._allocator.free_segment(own[start:num_shared], start_pos=start)
+            rows.table.overwrite(row, start, tree.slots(node)[start:num_shared])
+        return node
 
     def _take_state(self, node: Node, owner: int) -> int | None:
         """A slot with the state at a matched node; None when there is no capacity for it."""

@@ -1,17 +1,18 @@
 """The recurrent states of running requests, and the copies of them from which other requests can continue.
 
 A state stands for all tokens before it and the next one overwrites it, so a state to share is copied in time.
-One row, copies every 8 tokens (`interval`), 20 tokens computed:
+One row, page size 4, a prompt of 14 tokens of which 4 are another's too, 7 tokens of an answer:
 
-    position   0 .. 7 | 8 .. 15 | 16 .. 19 |
-                      ^         ^          ^
-                  a copy      a copy     the row's own state, in slot[row]
-               in the tree  in the tree
+    position   0 .. 3 | 4 .. 11 | 12 13 | 14 .. 15 | 16 .. 19 |
+                      ^         ^                             ^
+                    branch   last whole page of the prompt   of the answer
 
-A copy is made between two steps, where a row stands exactly at a useful place: at multiples of `interval`, and where
-the cached tokens of another request part from this one's. The row keeps the copy until those tokens are known to be
-computed; then the tree owns it. A later request that matches it copies it into its own slot. A copy is made only when
-there is capacity for it.
+A copy is made between two steps, where a row stands exactly at a useful place: where the cached tokens of another
+request part from this one's, at the end of the last whole page of the prompt and of the answer, and at multiples of
+`interval` in prompts. The row keeps the copy until those tokens are known to be computed; then the tree owns it. Copies
+of an answer stay with the row until it ends, and a later one takes the slot of the one before. A request that matches
+a copy copies it into its own slot. A copy is made only when there is capacity for it, and once states have been evicted
+only when such copies are used: see `kvstead.engine.copy_record`.
 """
 
 from __future__ import annotations
@@ -21,15 +22,17 @@ import torch
 
 from kvstead.allocators.states import StateAllocator
 from kvstead.engine.capacity import Capacity
+from kvstead.engine.copy_record import CopyKind, CopyRecord
 from kvstead.engine.memory import Memory
 from kvstead.engine.rows import Rows
 from kvstead.errors import InvalidSize
 from kvstead.kernels.array_types import IntArray
 from kvstead.kernels.arrays import whole
-from kvstead.pages.amounts import Amounts
+from kvstead.pages.amounts import STATE, Amounts
 from kvstead.prefix import Node, PrefixTree
 
 ONE_STATE = Amounts(state=1)
+_NEVER = 2**62  # tokens
 
 
 class RowStates:
@@ -37,15 +40,21 @@ class RowStates:
 
     slot: int64[rows + 1], where the row's own state is. kept: int64[rows + 1], the slot of its copy that the tree does
     not own yet, 0 for none, and kept_at, the tokens that the copy stands for. due: int64[rows + 1], where the next copy
-    is due. interval: tokens, rounded up to whole pages. Raises `InvalidSize` for one below 1.
+    is due. interval: tokens, rounded up to whole pages, 0 or None for none. Raises `InvalidSize` for one below 0.
     """
 
     def __init__(
-        self, rows: Rows, tree: PrefixTree, memory: Memory, allocator: StateAllocator, capacity: Capacity, interval: int
+        self,
+        rows: Rows,
+        tree: PrefixTree,
+        memory: Memory,
+        allocator: StateAllocator,
+        capacity: Capacity,
+        interval: int | None,
     ) -> None:
-        interval = whole(interval, "state_interval")
-        if interval < 1:
-            raise InvalidSize(f"state_interval is {interval}. It must be 1 or more tokens.")
+        interval = 0 if interval is None else whole(interval, "state_interval")
+        if interval < 0:
+            raise InvalidSize(f"state_interval is {interval}. Give tokens, or 0 for no copies but the useful ones.")
         num_rows = rows.table.num_rows + 1
         self.interval = rows.pages(interval) * rows.page_size
         self.allocator = allocator
@@ -55,7 +64,12 @@ class RowStates:
         self.due: IntArray = np.zeros(num_rows, dtype=np.int64)
         self.num_kept = 0
         self.num_copies = 0
+        self._record = CopyRecord(allocator.size)
+        self._is_probe = [False] * num_rows
         self._branch: IntArray = np.zeros(num_rows, dtype=np.int64)
+        self._prompt: IntArray = np.zeros(num_rows, dtype=np.int64)
+        self._mark: IntArray = np.zeros(num_rows, dtype=np.int64)  # the end of the prompt's last whole page
+        self._end: IntArray = np.zeros(num_rows, dtype=np.int64)  # that of the answer's, 0 where it is not known
         self._rows = rows
         self._tree = tree
         self._memory = memory
@@ -71,13 +85,27 @@ class RowStates:
             self._memory.zero_state(slot)
         else:
             self._copy(node.state.slot, slot)
+            self._record.use(node.state.slot)
         return slot
 
     def open(self, row: int, slot: int, num_cached: int, num_found: int) -> None:
-        """Begin a row whose state stands for `num_cached` tokens, of `num_found` that are cached."""
+        """Begin a row whose state stands for `num_cached` tokens, of `num_found` that are cached; its ids are known."""
         self.slot[row] = slot
         self._branch[row] = num_found
-        self.due[row] = num_found if num_found > num_cached else self._next(num_cached)
+        self._prompt[row] = self._rows.known[row]
+        self._mark[row] = self._whole(int(self._rows.known[row]) - 1)
+        self._end[row] = 0
+        self._is_probe[row] = self._record.begins_probe()
+        self.due[row] = self._next(row, num_cached)
+
+    def expect_end(self, row: int, length: int) -> None:
+        """Note that the row ends with `length` tokens and no earlier, so that its answer needs one copy, there.
+
+        Without that any page of the answer may be the last, and the state is copied at each.
+        """
+        end = self._whole(length)
+        self._end[row] = end if end < length else _NEVER  # the state itself stands for whole pages: see `offer`
+        self.due[row] = self._next(row, int(self._rows.table.lengths[row]))
 
     def close(self, row: int) -> None:
         """Free the row's state and its copy."""
@@ -108,37 +136,46 @@ class RowStates:
 
     def chunk_end(self, row: int, end: int) -> int:
         """Where a chunk that could reach `end` should end, so that its state is worth a copy: `end`, or before it."""
-        start, known = int(self._rows.table.lengths[row]), int(self._rows.known[row])
-        if start < self._branch[row] < end:
-            return int(self._branch[row])
-        for grain in (self.interval, self._rows.page_size):
-            last = end // grain * grain
-            if last > start:
-                return last
-            if end == known:
-                break
-        return end
+        start, mark, branch = int(self._rows.table.lengths[row]), int(self._mark[row]), int(self._branch[row])
+        if start < branch < end:
+            return branch
+        if start >= mark:
+            return end
+        last = min(end, mark)
+        if self.interval and last // self.interval * self.interval > start and self._is_worth(row, CopyKind.INTERVAL):
+            return last // self.interval * self.interval
+        if end > mark:
+            return mark if self._is_worth(row, CopyKind.PROMPT) else end
+        page_end = self._whole(end)
+        return page_end if page_end > start else end
+
+    def ready(self, rows: IntArray) -> IntArray:
+        """Those of the rows that have a computed copy which the tree should own while they run: one of their prompt."""
+        at = self.kept_at[rows]
+        return rows[(self.kept[rows] > 0) & (at <= self._prompt[rows]) & (at <= self._rows.computed[rows])]
 
     def cacheable(self, row: int) -> int:
         """The tokens of the row whose state is kept and computed: what the tree can take now."""
         at = int(self.kept_at[row])
         return at if self.kept[row] and at <= self._rows.computed[row] else 0
 
-    def hand_over(self, row: int, before: Node, node: Node) -> None:
-        """Give the kept copy to the tree, at `node`, where its tokens end. `before`: where the last one may be."""
+    def hand_over(self, row: int, node: Node) -> None:
+        """Give the kept copy to the tree, at `node`, where its tokens end."""
         slot = int(self.kept[row])
         self.kept[row] = 0
         self.num_kept -= 1
-        if not self._tree.put_state(node, slot):
+        if self._tree.put_state(node, slot):
+            self._record.make(slot, self._kind(row, node.end))
+        else:
             self.allocator.free(np.array([slot]))
-        if before is not node and before.state is not None and before.end != self._branch[row]:
-            self._tree.supersede_state(before)
 
     def offer(self, row: int) -> None:
         """The row ends: if its state stands for whole pages, exactly those computed, use it in place of a copy."""
         rows = self._rows
         length = int(rows.table.lengths[row])
-        if length != rows.computed[row] or length % rows.page_size or length <= rows.protected[row]:
+        if not length or length != rows.computed[row] or length % rows.page_size or self._is_cached(row, length):
+            return
+        if not self._is_worth(row, CopyKind.ANSWER):
             return
         self._drop(row)
         self.kept[row], self.kept_at[row], self.slot[row] = self.slot[row], length, 0
@@ -159,18 +196,19 @@ class RowStates:
 
     def _keep(self, row: int, length: int) -> bool:
         rows = self._rows
-        if not rows.protected[row] < length <= rows.known[row]:  # not of guessed tokens
-            self.due[row] = self._next(length)
+        has_copy = bool(self.kept[row])
+        is_due = length <= rows.known[row] and not self._is_cached(row, length)  # not of guessed tokens
+        if is_due and not has_copy and self._is_worth(row, self._kind(row, length)):
+            self._tree.supersede_state(rows.node[row])  # for this copy that one goes first
+            has_copy = self._capacity.make(ONE_STATE, is_needed=False)  # other rows give up nothing for a copy
+            if has_copy:
+                self.kept[row] = self._alloc(int(rows.owner[row]))
+                self.num_kept += 1
+        self.due[row] = self._next(row, length)
+        if not (is_due and has_copy):
             return False
-        self._drop(row)
-        has_capacity = self._capacity.make(ONE_STATE, is_needed=False)  # other rows give up nothing for a copy
-        self.due[row] = self._next(length)
-        if not has_capacity:
-            return False
-        slot = self._alloc(int(rows.owner[row]))
-        self._copy(int(self.slot[row]), slot)
-        self.kept[row], self.kept_at[row] = slot, length
-        self.num_kept += 1
+        self._copy(int(self.slot[row]), int(self.kept[row]))
+        self.kept_at[row] = length
         return True
 
     def _drop(self, row: int) -> None:
@@ -179,8 +217,33 @@ class RowStates:
             self.kept[row] = 0
             self.num_kept -= 1
 
-    def _next(self, length: int) -> int:
-        return (length // self.interval + 1) * self.interval
+    def _is_cached(self, row: int, length: int) -> bool:
+        """Whether the tree has the state of the row's first `length` tokens; all of them are allocated."""
+        return bool(length == self._rows.protected[row]) and self._rows.node[row].state is not None
+
+    def _kind(self, row: int, length: int) -> CopyKind:
+        if length == self._branch[row]:
+            return CopyKind.BRANCH
+        if length >= self._mark[row]:
+            return CopyKind.PROMPT if length == self._mark[row] else CopyKind.ANSWER
+        return CopyKind.INTERVAL
+
+    def _is_worth(self, row: int, kind: CopyKind) -> bool:
+        """Whether to make a copy of that kind: while no state was evicted, any; then those that are used."""
+        return not self._tree.evicted.pages[STATE] or self._is_probe[row] or self._record.is_worth(kind)
+
+    def _next(self, row: int, length: int) -> int:
+        """Where behind `length` the next copy is due."""
+        mark, branch, end = int(self._mark[row]), int(self._branch[row]), int(self._end[row])
+        after = (length // self.interval + 1) * self.interval if self.interval else _NEVER
+        if length < mark:
+            return min(mark, after, branch if branch > length else mark)
+        if end:
+            return min(end if end > length else _NEVER, after)
+        return self._whole(length) + self._rows.page_size
+
+    def _whole(self, length: int) -> int:
+        return length - length % self._rows.page_size
 
     def _alloc(self, owner: int) -> int:
         slots = self.allocator.alloc(1, owner)

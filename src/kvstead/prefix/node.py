@@ -67,17 +67,25 @@ _NO_WINDOW = WindowPart(0, 0, is_live=False)  # of every node of a tree without 
 class StatePart(Usage):
     """The state of the sequence that ends where a node ends.
 
-    slot: where it lies in the pool of states. holds: copies of it that are under way. is_superseded: whether its own
-    sequence has put a later one. Its usage is only that by requests that continue from here.
+    slot: where it lies in the pool of states. holds: copies of it that are under way. num_next: the states below it
+    with no other in between. is_followed: whether one below is about to come. has_branched: whether a request continued
+    from here when there was one or was to come. Its usage is only that by requests that continue from here.
     """
 
-    __slots__ = ("holds", "is_superseded", "slot")
+    __slots__ = ("has_branched", "holds", "is_followed", "num_next", "slot")
 
     def __init__(self, slot: int, now: int, priority: int) -> None:
         super().__init__(now, priority)
         self.slot = slot
         self.holds = 0
-        self.is_superseded = False
+        self.num_next = 0
+        self.is_followed = False
+        self.has_branched = False
+
+    @property
+    def is_superseded(self) -> bool:
+        """Whether one longer sequence goes on from here, as the next turn of a chat does, and no other has."""
+        return max(self.num_next, self.is_followed) == 1 and not self.has_branched
 
 
 class Node(Usage):

@@ -68,12 +68,12 @@ def window_rank(policy: Policy) -> Callable[[Node], Rank]:
 
 
 def state_rank(policy: Policy) -> Callable[[Node], Rank]:
-    """For states: one whose sequence has put a later one is useful only to a request that branches exactly here."""
+    """For states: one that a single longer sequence extends is useful only to a request that branches exactly here."""
 
     def rank(node: Node) -> Rank:
         part = node.state
         assert part is not None, "only nodes with states wait to lose them"
-        return (part.hits > 0 or not part.is_superseded, *policy(part))
+        return (not part.is_superseded, *policy(part))
 
     return rank
 

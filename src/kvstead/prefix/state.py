@@ -68,9 +68,18 @@ class StateComponent(Component):
             self._touch(node, node.state, now, 1)
             return False
         node.state = StatePart(slot, now, node.priority)
+        node.state.num_next = _count_next(node)
         self._slots.add(slot)
         self._queue.add(node)
+        self._count_next_above(node, 1 - node.state.num_next)
         return True
+
+    def supersede(self, node: Node) -> None:
+        """Note that a state is about to come below `node`, for which the last one up to there may go first."""
+        last = _last_state(node)
+        if last is not None and last.state is not None:
+            last.state.is_followed = True
+            self._queue.refresh(last)
 
     def hold(self, node: Node) -> None:
         """Keep the state of `node` until as many `let_go` calls. Raises `UseAfterFree` when it has none."""
@@ -86,12 +95,6 @@ class StateComponent(Component):
         node.state.holds -= 1
         if node.state.holds == 0:
             self._queue.add(node)
-
-    def supersede(self, node: Node) -> None:
-        """Let the state of `node`, if there still is one, go before the others, unless a match has used it."""
-        if node.state is not None:
-            node.state.is_superseded = True
-            self._queue.refresh(node)
 
     def evict(self, num_pages: int, *, num_victims: int | None = None) -> int:
         """Free that many states, or all without holds; returns how many."""
@@ -118,9 +121,11 @@ class StateComponent(Component):
         slots = [slot for _, slot in losing]
         self._pool.free(np.array(slots, dtype=np.int64))
         self._slots.difference_update(slots)
-        for node, _ in losing:
-            self._queue.discard(node)
-            node.state = None
+        for node in nodes:
+            if node.state is not None:
+                self._queue.discard(node)
+                num_next, node.state = node.state.num_next, None
+                self._count_next_above(node, num_next - 1)
 
     def is_joinable(self, upper: Node, lower: Node) -> bool:
         """Joinable when no state stands between the two, up to a length."""
@@ -133,6 +138,7 @@ class StateComponent(Component):
     def use(self, node: Node, num_hits: int) -> None:
         """A match uses the state at its end, not those on the way there."""
         if num_hits and node.state is not None:
+            node.state.has_branched |= node.state.num_next > 0 or node.state.is_followed
             self._touch(node, node.state, node.access, num_hits)
 
     def audit(self, root: Node) -> None:
@@ -143,14 +149,42 @@ class StateComponent(Component):
         for node, part in parts.items():
             if part.holds < 0:
                 fail(f"the state of {node} has {part.holds} holds")
+            if part.num_next != _count_next(node):
+                fail(f"the state of {node} counts {part.num_next} next ones, but {_count_next(node)} are below it")
         slots = sorted(part.slot for part in parts.values())
         if slots != sorted(self._slots):
             fail(f"the nodes have states in slots {slots}, but {sorted(self._slots)} are marked as theirs")
         if set(self._queue) != {node for node, part in parts.items() if part.holds == 0}:
             fail(f"{len(self._queue)} states wait for eviction, and they are not those without holds")
 
+    def _count_next_above(self, node: Node, change: int) -> None:
+        """Note that so many more states follow the nearest one above `node`; one that is superseded now goes sooner."""
+        above = _last_state(node.parent)
+        if above is not None and above.state is not None and change:
+            above.state.num_next += change
+            self._queue.refresh(above)
+
     def _touch(self, node: Node, part: StatePart, now: int, num_hits: int) -> None:
         part.access = now
         part.hits += num_hits
         part.priority = max(part.priority, node.priority)
         self._queue.refresh(node)
+
+
+def _last_state(node: Node | None) -> Node | None:
+    """The nearest node with a state: this one, or one above."""
+    while node is not None and node.state is None:
+        node = node.parent
+    return node
+
+
+def _count_next(node: Node) -> int:
+    """States below a node with no other in between."""
+    count, stack = 0, list(node.children.values())
+    while stack:
+        at = stack.pop()
+        if at.state is not None:
+            count += 1
+        else:
+            stack.extend(at.children.values())
+    return count

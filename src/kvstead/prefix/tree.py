@@ -184,6 +184,14 @@ class PrefixTree(TreeCounts):
         self._clock += 1
         return states.put(node, slot, self._clock)
 
+    def supersede_state(self, node: Node) -> None:
+        """Evict the last state up to `node` before others unless a match has come back to it: a later one is to come.
+
+        `put_state` does so too; this makes room for the later one. Raises `InvalidSize` for a tree without states.
+        O(path).
+        """
+        self._require_states().supersede(node)
+
     def hold_state(self, node: Node) -> None:
         """Keep the state of `node` and its path until as many `let_state_go` calls, as while it is copied.
 
@@ -196,13 +204,6 @@ class PrefixTree(TreeCounts):
         """Undo one `hold_state` of this very node. Raises `LockUnderflow` when there is none, and as `hold_state`."""
         self._states_at(node).let_go(node)
         self._full.unlock(node)
-
-    def supersede_state(self, node: Node) -> None:
-        """Evict the state of `node`, if it has one, before others unless a match has used it: there is a later one.
-
-        Raises `InvalidSize` for a tree without states. O(log n).
-        """
-        self._require_states().supersede(node)
 
     def state_slots(self) -> IntArray:
         """int64[num_states], the slots of all states that the tree owns, ascending, for audits."""

@@ -10,7 +10,7 @@ from kvstead.replay.checks import require_positive
 from kvstead.replay.logs.options import LogOptions
 from kvstead.replay.slo import Slo
 
-_LEAST_ONE = ("chunk_tokens", "max_running", "num_states", "state_interval", "expected_length")
+_LEAST_ONE = ("chunk_tokens", "max_running", "num_states", "expected_length")
 
 
 class Mode(StrEnum):
@@ -48,15 +48,15 @@ class ReplayOptions:
     full slot, num_states a number of states, or expected_length the tokens of a request for which the sides are
     divided; by default the mean length of the trace's requests. At most one of ratio and length.
 
-    state_interval: tokens between two copies of a request's recurrent state. state_dtype: of its recurrent part. log:
-    how to read the traces, where they do not say it themselves.
+    state_interval: tokens between further copies of a prompt's recurrent state, 0 for none. state_dtype: of its
+    recurrent part. log: how to read the traces, where they do not say it themselves.
 
     weight_dtype: of the weights; None takes what the checkpoint says. mfu, mbu: shares of the GPU's peak FLOP/s and
     bandwidth that steps reach. overhead_seconds: of each step. engine_bytes: what an engine keeps of a GPU beside
     weights and cache; with must_fit a replay of what does not fit one GPU is refused. slo: a goal to count requests by.
 
-    Raises `InvalidSize` for a chunk, an interval, an expected length or a number of requests or states below 1, a ratio
-    that is not above 0, both a ratio and an expected length, and any of `ONLY_STATIC` with a layout that is not static.
+    Raises `InvalidSize` for an interval below 0, a chunk, an expected length or a number of requests or states below 1,
+    a ratio that is not above 0, both a ratio and an expected length, and any of `ONLY_STATIC` with another layout.
     """
 
     traces: tuple[str, ...]
@@ -92,6 +92,8 @@ class ReplayOptions:
             value = getattr(self, name)
             if value is not None and value < 1:
                 raise InvalidSize(f"{name} is {value}. It must be 1 or more.")
+        if self.state_interval < 0:
+            raise InvalidSize(f"state_interval is {self.state_interval}. It must be 0 or more.")
         if self.window_ratio is not None and self.expected_length is not None:
             raise InvalidSize(
                 f"window_ratio is {self.window_ratio} and expected_length {self.expected_length}. Give one of them: "

@@ -84,9 +84,12 @@ class SerialReplay:
         lease = self.manager.match(request.prompt, owner=request.owner_tag)
         assert lease is not None, "no other request holds a row or a state"
         row, prompt, end = lease.row, int(request.prompt.size), request.max_length - 1
+        if self.manager.row_states is not None:
+            self.manager.row_states.expect_end(row, end)
         first_output = self.trace.output_token_base(index)
         start = lease.num_cached
         while start < prompt:
+            self.manager.checkpoint([row])
             end_of_growth = start + self._growth(row, min(self._chunk_tokens, prompt - start))
             stop = self.manager.chunk_end(row, end_of_growth)
             self._grow(row, stop, first_output, self._chunk_seconds(start, stop))
@@ -96,31 +99,27 @@ class SerialReplay:
         if end > prompt:
             self.manager.append(row, np.arange(first_output + 1, first_output + end - prompt))
         while start < end:
-            stop = start + self._growth(row, min(end, self._stretch_end(start)) - start)
+            self.manager.checkpoint([row])
+            stop = start + self._growth(row, min(end, self._stretch_end(row, start)) - start)
             self._grow(row, stop, first_output + end - prompt, self._stretch_seconds(start, stop))
             start = stop
         self._recorder.served.end(index, request.max_new_tokens, self._clock)
         self.manager.finish(row)
 
     def _growth(self, row: int, num_tokens: int) -> int:
-        """How many of `num_tokens` more tokens the row can take now, on the window side too; at least one.
-
-        If a copy of its state is due, it is made first, as a scheduler does.
-        """
-        self.manager.checkpoint([row])
+        """How many of `num_tokens` more tokens the row can take now, on the window side too; at least one."""
         growth = self.manager.growth(row, num_tokens)
         assert growth > 0, "a request that is alone can always go on; it was checked"
         return growth
 
-    def _stretch_end(self, length: int) -> int:
-        """The last position where a stretch that begins at `length` may end.
+    def _stretch_end(self, row: int, length: int) -> int:
+        """The last position where a stretch of a row that begins at `length` may end.
 
         Within it the tokens read grow linearly, and no state is due to be copied.
         """
         end = self.manager.table.width
-        if self.manager.row_states is not None:
-            interval = self.manager.row_states.interval
-            end = min(end, (length // interval + 1) * interval)
+        if self.manager.row_states is not None and (due := int(self.manager.row_states.due[row])) > length:
+            end = min(end, due)
         if self._window is None:
             return end
         span, page_size = self._window.span, self.manager.page_size

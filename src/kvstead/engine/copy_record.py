@@ -1,0 +1,71 @@
+"""Which copies of states are used: where a kind of copy is never continued from, it makes no room for itself."""
+
+from __future__ import annotations
+
+from enum import IntEnum
+
+import numpy as np
+
+from kvstead.kernels.array_types import IntArray
+
+_COPIES_TO_BEGIN = 32  # with no use at all
+_COPIES_A_USE = 1024
+_REQUESTS_A_PROBE = 16
+_LONGEST_MEMORY = 4096  # copies of a kind; older ones count half
+
+
+class CopyKind(IntEnum):
+    """Where a copy of a state stands."""
+
+    BRANCH = 0  # where a prompt parts from what is cached
+    PROMPT = 1  # at the end of a prompt's last whole page
+    INTERVAL = 2  # at a multiple of the interval
+    ANSWER = 3  # in an answer, at the end of a page
+
+
+class CopyRecord:
+    """Counts, by kind, the copies that the tree got and the requests that continued from one of them.
+
+    num_slots: of the pool of states. A kind has earned its place while one in 256 of its copies is used. Traffic
+    decides: where answers never come back in a later prompt, their states are not worth evicting others.
+    """
+
+    def __init__(self, num_slots: int) -> None:
+        self.num_made: IntArray = np.zeros(len(CopyKind), dtype=np.int64)
+        self.num_used: IntArray = np.zeros(len(CopyKind), dtype=np.int64)
+        self._kind: IntArray = np.zeros(num_slots + 1, dtype=np.int64)
+        self._num_requests = 0
+
+    def make(self, slot: int, kind: CopyKind) -> None:
+        """Note that the tree owns a copy now, in `slot`."""
+        self._kind[slot] = kind
+        self.num_made[kind] += 1
+        if self.num_made[kind] == _LONGEST_MEMORY:
+            self.num_made[kind] //= 2
+            self.num_used[kind] //= 2
+
+    def use(self, slot: int) -> None:
+        """Note that a request continues from the tree's copy in `slot`."""
+        self.num_used[self._kind[slot]] += 1
+
+    def begins_probe(self) -> bool:
+        """Whether the request that begins now makes all its copies: one in 16, to see whether traffic has changed."""
+        self._num_requests += 1
+        return self._num_requests % _REQUESTS_A_PROBE == 0
+
+    def is_worth(self, kind: CopyKind) -> bool:
+        """Whether copies of this kind are used often enough to evict others for them.
+
+        Those at intervals are in place of those at prompts' ends, where they are used more often.
+        """
+        if kind is CopyKind.INTERVAL or (kind is CopyKind.PROMPT and self._has_earned(CopyKind.INTERVAL)):
+            return self._has_earned(kind) and self._prefers_intervals() == (kind is CopyKind.INTERVAL)
+        return self._has_earned(kind)
+
+    def _has_earned(self, kind: CopyKind) -> bool:
+        return bool(self.num_made[kind] < _COPIES_TO_BEGIN + _COPIES_A_USE * self.num_used[kind])
+
+    def _prefers_intervals(self) -> bool:
+        made, used = self.num_made, self.num_used
+        is_used_more = used[CopyKind.INTERVAL] * made[CopyKind.PROMPT] > used[CopyKind.PROMPT] * made[CopyKind.INTERVAL]
+        return bool(is_used_more) or not self._has_earned(CopyKind.PROMPT)

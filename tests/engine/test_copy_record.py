@@ -1,0 +1,63 @@
+"""Copies of states that earn their place, by what the traffic makes of each kind."""
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kvstead.engine.copy_record import CopyKind, CopyRecord
+
+END_OR_INTERVAL = {CopyKind.PROMPT, CopyKind.INTERVAL}
+
+
+def record_of(made, used):
+    """A record with so many copies made and used of each kind."""
+    record = CopyRecord(8)
+    record.num_made[:], record.num_used[:] = made, used
+    return record
+
+
+@given(
+    made=st.lists(st.integers(0, 4000), min_size=4, max_size=4),
+    used=st.lists(st.integers(0, 99), min_size=4, max_size=4),
+)
+def test_what_is_used_is_made_and_what_is_not_is_not(made, used):
+    """One use in 1,024 copies suffices, 32 copies are free; of prompt ends and intervals the more used one is made."""
+    record = record_of(made, used)
+    worth = {kind for kind in CopyKind if record.is_worth(kind)}
+    earned = {kind for kind in CopyKind if made[kind] < 32 + 1024 * used[kind]}
+    assert worth <= earned
+    assert worth - END_OR_INTERVAL == earned - END_OR_INTERVAL
+    assert len(worth & END_OR_INTERVAL) == min(1, len(earned & END_OR_INTERVAL))
+    if earned >= END_OR_INTERVAL:
+        per_copy = {kind: used[kind] / max(made[kind], 1) for kind in END_OR_INTERVAL}
+        (other,) = END_OR_INTERVAL - worth
+        (best,) = END_OR_INTERVAL & worth
+        assert per_copy[best] >= per_copy[other] or not made[other]
+
+
+def test_use_is_counted_for_the_kind_of_the_copy_in_that_slot():
+    """A slot that is used again stands for its latest copy."""
+    record = CopyRecord(8)
+    record.make(3, CopyKind.ANSWER)
+    record.use(3)
+    record.make(3, CopyKind.BRANCH)
+    record.use(3)
+    record.use(3)
+    assert record.num_made.tolist() == [1, 0, 0, 1]
+    assert record.num_used.tolist() == [2, 0, 0, 1]
+
+
+def test_old_copies_count_less():
+    """What was unused for long is made again soon after the traffic has changed: a count never grows without end."""
+    record = CopyRecord(8)
+    for _ in range(10_000):
+        record.make(1, CopyKind.ANSWER)
+    assert 2048 <= record.num_made[CopyKind.ANSWER] < 4096
+    for _ in range(4):
+        record.use(1)
+    assert record.is_worth(CopyKind.ANSWER)
+
+
+def test_one_request_in_sixteen_tries_all_kinds():
+    """A probe comes at a fixed pace."""
+    record = CopyRecord(8)
+    assert [number for number in range(1, 49) if record.begins_probe()] == [16, 32, 48]
