@@ -1,16 +1,18 @@
 """Copies of states that earn their place, by what the traffic makes of each kind."""
 
+import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
 from kvstead.engine.copy_record import CopyKind, CopyRecord
+from kvstead.prefix import Node
 
 END_OR_INTERVAL = {CopyKind.PROMPT, CopyKind.INTERVAL}
 
 
 def record_of(made, used):
     """A record with so many copies made and used of each kind."""
-    record = CopyRecord(8)
+    record = CopyRecord()
     record.num_made[:], record.num_used[:] = made, used
     return record
 
@@ -34,30 +36,35 @@ def test_what_is_used_is_made_and_what_is_not_is_not(made, used):
         assert per_copy[best] >= per_copy[other] or not made[other]
 
 
-def test_use_is_counted_for_the_kind_of_the_copy_in_that_slot():
-    """A slot that is used again stands for its latest copy."""
-    record = CopyRecord(8)
-    record.make(3, CopyKind.ANSWER)
-    record.use(3)
-    record.make(3, CopyKind.BRANCH)
-    record.use(3)
-    record.use(3)
+def a_node():
+    """Where a copy may stand."""
+    return Node(None, b"", np.empty(0, np.int32), np.empty(0, np.int64), 0, 0)
+
+
+def test_use_is_counted_for_the_kind_of_the_latest_copy_there():
+    """A node whose end got another copy stands for that one."""
+    record, node = CopyRecord(), a_node()
+    record.make(node, CopyKind.ANSWER)
+    record.use(node)
+    record.make(node, CopyKind.BRANCH)
+    record.use(node)
+    record.use(node)
     assert record.num_made.tolist() == [1, 0, 0, 1]
     assert record.num_used.tolist() == [2, 0, 0, 1]
 
 
 def test_old_copies_count_less():
     """What was unused for long is made again soon after the traffic has changed: a count never grows without end."""
-    record = CopyRecord(8)
+    record, node = CopyRecord(), a_node()
     for _ in range(10_000):
-        record.make(1, CopyKind.ANSWER)
+        record.make(node, CopyKind.ANSWER)
     assert 2048 <= record.num_made[CopyKind.ANSWER] < 4096
     for _ in range(4):
-        record.use(1)
+        record.use(node)
     assert record.is_worth(CopyKind.ANSWER)
 
 
 def test_one_request_in_sixteen_tries_all_kinds():
     """A probe comes at a fixed pace."""
-    record = CopyRecord(8)
+    record = CopyRecord()
     assert [number for number in range(1, 49) if record.begins_probe()] == [16, 32, 48]

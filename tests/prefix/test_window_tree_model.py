@@ -87,15 +87,16 @@ class WindowTreeMachine(RuleBasedStateMachine):
             dead = dead[: data.draw(st.integers(0, len(dead)), label="dead pages")]
         else:
             dead = [start for start in dead if died == "anything" and data.draw(st.booleans(), label="dead")]
+        is_end = data.draw(st.sampled_from([True, True, False]), label="is_end")
         if grouped:
             with self.allocator.defer_frees():
-                done = self.insert_row(space, tokens, row, own_from, dead, priority)
+                done = self.insert_row(space, tokens, row, own_from, dead, priority, is_end=is_end)
         else:
-            done = self.insert_row(space, tokens, row, own_from, dead, priority)
+            done = self.insert_row(space, tokens, row, own_from, dead, priority, is_end=is_end)
         if lock:
             self.lock_both(done.node, space.key(tokens[: done.num_tokens]))
 
-    def insert_row(self, space, tokens, row, own_from, dead, priority):
+    def insert_row(self, space, tokens, row, own_from, dead, priority, *, is_end):
         """Let the windows of some pages die, insert the row and free what the tree did not take."""
         page_size = self.page_size
         for start in dead:
@@ -106,10 +107,10 @@ class WindowTreeMachine(RuleBasedStateMachine):
         expected = [self.allocator.window_pages[self.model.pages[key].page] for key in chain]
         expected = [linked_page or offer for linked_page, offer in zip(expected, linked_pages.tolist(), strict=False)]
         passed = row[: tokens.size].copy()
-        done = self.tree.insert(tokens, passed, **space._asdict(), priority=priority)
+        done = self.tree.insert(tokens, passed, **space._asdict(), priority=priority, is_end=is_end)
         passed[:] = -1  # the tree has its own copy
         num_shared = self.model.insert(
-            space.namespace, space.pairs(tokens), pages.tolist(), (linked_pages > 0).tolist(), priority
+            space.namespace, space.pairs(tokens), pages.tolist(), (linked_pages > 0).tolist(), priority, is_end=is_end
         )
         assert (done.num_shared, done.num_tokens) == (num_shared, tokens.size // page_size * page_size)
         assert self.allocator.window_pages[[self.model.pages[key].page for key in chain]].tolist() == expected

@@ -123,7 +123,7 @@ class WindowTreeModel:
             self.use(key, 1, self.pages[key].full.priority)
         return length, len(chain) * self.page_size
 
-    def insert(self, namespace, tokens, row_pages, live, priority):
+    def insert(self, namespace, tokens, row_pages, live, priority, *, is_end=True):
         """Number of leading tokens that were cached already. `live`: whether each page of the row has a window."""
         keys = self.prefixes(namespace, tokens)
         num_shared = len(self.cached(namespace, tokens))
@@ -142,14 +142,16 @@ class WindowTreeModel:
             if i + 1 == len(keys) or live[i] != live[i + 1]:
                 self.ends.add(keys[i])
         if keys:
-            self.use(keys[-1], 0, priority)
+            self.use(keys[-1], 0, priority, is_end=is_end)
         return num_shared * self.page_size
 
-    def use(self, key, num_hits, priority):
+    def use(self, key, num_hits, priority, *, is_end=True):
         """The path down to `key` is used; of windows those of nodes that reach into what `key` needs."""
         path = self.path(key)
         for at in path:
             self.pages[at].full.use(self.clock, num_hits, priority)
+        if not is_end:
+            return
         start = self.floor(self.needed_from(len(path) * self.page_size))
         self.cut_at(key, start)
         priority = self.pages[key].full.priority

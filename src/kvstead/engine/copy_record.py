@@ -1,4 +1,4 @@
-"""Which copies of states are used: where a kind of copy is never continued from, it makes no room for itself."""
+"""Which copies of states, and which windows, are used: a kind that is not used makes no room for itself."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from enum import IntEnum
 import numpy as np
 
 from kvstead.kernels.array_types import IntArray
+from kvstead.prefix import Node
 
 _COPIES_TO_BEGIN = 32  # with no use at all
 _COPIES_A_USE = 1024
@@ -15,7 +16,7 @@ _LONGEST_MEMORY = 4096  # copies of a kind; older ones count half
 
 
 class CopyKind(IntEnum):
-    """Where a copy of a state stands."""
+    """Where a copy of a state stands, or a window ends."""
 
     BRANCH = 0  # where a prompt parts from what is cached
     PROMPT = 1  # at the end of a prompt's last whole page
@@ -26,27 +27,26 @@ class CopyKind(IntEnum):
 class CopyRecord:
     """Counts, by kind, the copies that the tree got and the requests that continued from one of them.
 
-    num_slots: of the pool of states. A kind has earned its place while one in 256 of its copies is used. Traffic
-    decides: where answers never come back in a later prompt, their states are not worth evicting others.
+    A kind has earned its place while one in 1,024 of its copies is used, the first 32 free. Traffic decides: where
+    answers never come back in a later prompt, their states are not worth evicting others.
     """
 
-    def __init__(self, num_slots: int) -> None:
+    def __init__(self) -> None:
         self.num_made: IntArray = np.zeros(len(CopyKind), dtype=np.int64)
         self.num_used: IntArray = np.zeros(len(CopyKind), dtype=np.int64)
-        self._kind: IntArray = np.zeros(num_slots + 1, dtype=np.int64)
         self._num_requests = 0
 
-    def make(self, slot: int, kind: CopyKind) -> None:
-        """Note that the tree owns a copy now, in `slot`."""
-        self._kind[slot] = kind
+    def make(self, node: Node, kind: CopyKind) -> None:
+        """Note that the tree has a copy at the end of `node` now."""
+        node.mark = kind
         self.num_made[kind] += 1
         if self.num_made[kind] == _LONGEST_MEMORY:
             self.num_made[kind] //= 2
             self.num_used[kind] //= 2
 
-    def use(self, slot: int) -> None:
-        """Note that a request continues from the tree's copy in `slot`."""
-        self.num_used[self._kind[slot]] += 1
+    def use(self, node: Node) -> None:
+        """Note that a request continues from the copy at the end of `node`."""
+        self.num_used[node.mark] += 1
 
     def begins_probe(self) -> bool:
         """Whether the request that begins now makes all its copies: one in 16, to see whether traffic has changed."""

@@ -166,10 +166,10 @@ class KVCacheManager:
     def chunk_end(self, row: int, end: int) -> int:
         """Where a chunk of the row that could reach `end` tokens should end: there, or before it.
 
-        With recurrent layers that is where a copy of the state is useful, since only steps' ends can be copied.
+        With recurrent layers where a copy of the state is useful; with windows before it takes those of others.
         """
         self.table.require_live(row)
-        return self.row_states.chunk_end(row, end) if self.row_states and self.prefix_cache else end
+        return self._growth.chunk_end(row, end) if self.prefix_cache else end
 
     def append(self, row: int, tokens: Integers) -> None:
         """Note ids known behind the row's last one, as from speculative decoding. Raises `StaleRow`, `RowOverflow`."""

@@ -16,8 +16,9 @@ from __future__ import annotations
 import numpy as np
 
 from kvstead.engine.capacity import FITS_ONLY_AFTER_A_REQUEST_ENDS, capacity_of
+from kvstead.engine.copy_record import CopyKind, CopyRecord
 from kvstead.engine.memory import Memory
-from kvstead.engine.row_states import RowStates
+from kvstead.engine.row_states import RowStates, interval_of
 from kvstead.engine.rows import Rows
 from kvstead.kernels import rows as row_kernels
 from kvstead.kernels.array_types import IntArray
@@ -27,16 +28,24 @@ from kvstead.prefix import PrefixTree, WindowPool, window_pool
 
 _NEVER = 2**62  # tokens
 _PIECES_PER_WINDOW = 2
+_LEAST_CHUNK = 512  # tokens
 
 
 class RowWindows:
     """The window side of a manager's rows.
 
     start: int64[rows + 1], a multiple of the page size each. prefix_cache: whether computed tokens may be shared later,
-    in whole pages, so that their windows are kept for that long.
+    in whole pages, so that their windows are kept for that long. interval: tokens, whole pages, 0 for none. branch:
+    int64[rows + 1], the tokens found for a row some of whose windows were gone, else 0. record: of windows that were
+    kept for others to continue from, and used.
     """
 
-    def __init__(self, rows: Rows, tree: PrefixTree, pool: WindowPool, window: Window, *, prefix_cache: bool) -> None:
+    def __init__(
+        self, rows: Rows, tree: PrefixTree, pool: WindowPool, window: Window, interval: int, *, prefix_cache: bool
+    ) -> None:
+        self.record = CopyRecord()
+        self.branch: IntArray = np.zeros(rows.table.num_rows + 1, dtype=np.int64)
+        self._interval = interval
         self.start: IntArray = np.zeros(rows.table.num_rows + 1, dtype=np.int64)
         self._rows = rows
         self._tree = tree
@@ -50,6 +59,25 @@ class RowWindows:
         """Note that `row` has just locked a prefix of `protected` tokens; the lock keeps no more than is needed."""
         needed = self._window.needed_from(int(self._rows.protected[row]))
         self.start[row] = needed - needed % self._rows.page_size
+
+    def ends(self, row: int, end: int) -> list[tuple[int, CopyKind]]:
+        """Where up to `end`, in tokens not cached yet, sequences are expected to continue from the row's windows.
+
+        Where the prompt parts from what was cached, at its last whole page and its last multiple of the interval, and
+        at the end of the answer; once windows were evicted, only where requests do continue.
+        """
+        rows = self._rows
+        start, last = int(rows.protected[row]), int(rows.prompt[row]) - 1
+        last -= last % rows.page_size
+        places = [(int(self.branch[row]), CopyKind.BRANCH)]
+        if start >= last:
+            places.append((end, CopyKind.ANSWER))
+        elif end >= last:
+            grid = last - last % self._interval if self._interval else 0
+            places += [(grid, CopyKind.INTERVAL), (last, CopyKind.PROMPT)]
+        takes_all = (start < last <= end and self.record.begins_probe()) or not self._tree.evicted.pages[WINDOW]
+        found = [(at, kind) for at, kind in places if start < at <= end and (takes_all or self.record.is_worth(kind))]
+        return sorted(dict(reversed(found)).items())
 
     def slide(self, rows: IntArray, grain: int = _NEVER) -> None:
         """Release what falls out of the rows' windows. O(rows).
@@ -102,14 +130,16 @@ class RowCapacity:
         self.windows: RowWindows | None = None
         self.states: RowStates | None = None
         self.capacity = capacity_of(memory, tree)
+        interval = interval_of(state_interval, rows)
         self._sides = [FULL]  # those on which a page of a row has a page
         if memory.plan.window is not None:
             pool = window_pool(memory.allocator)
-            self.windows = RowWindows(rows, tree, pool, memory.plan.window, prefix_cache=prefix_cache)
+            self.windows = RowWindows(rows, tree, pool, memory.plan.window, interval, prefix_cache=prefix_cache)
             self._sides.append(WINDOW)
         if memory.allocator.states is not None:
-            self.states = RowStates(rows, tree, memory, memory.allocator.states, self.capacity, state_interval)
-        self._rows = rows
+            self.states = RowStates(rows, tree, memory, memory.allocator.states, self.capacity, interval)
+        self._rows, self._tree = rows, tree
+        self._least_chunk = max(_LEAST_CHUNK, memory.plan.window.span) if memory.plan.window is not None else 0
         self._is_shared = memory.chain is not None
 
     def make(self, demand: Amounts) -> bool:
@@ -132,12 +162,28 @@ class RowCapacity:
             pages = self._most(wanted)
         return min(num_tokens, -have % rows.page_size + pages * rows.page_size)
 
+    def chunk_end(self, row: int, end: int) -> int:
+        """Where a chunk of a live row that could reach `end` should end: there, or before it."""
+        if self.windows is not None:
+            end = self._sparing_end(row, end)
+        return self.states.chunk_end(row, end) if self.states is not None else end
+
     def window_pages(self) -> int:
         """Window pages that could be allocated now, once rows have released what they no longer need."""
         if self.windows is None:
             return 0
         self.windows.reclaim()
         return self.capacity.most(Amounts({WINDOW: 1}))
+
+    def _sparing_end(self, row: int, end: int) -> int:
+        """How far the row can go without the windows near which a cached sequence ended, at least by a short chunk."""
+        start, page_size = int(self._rows.table.lengths[row]), self._rows.page_size
+        if end - start <= self._least_chunk:
+            return end
+        assert self.windows is not None, "the model has windows"
+        self.windows.slide(np.array([row]))
+        spare = self.capacity.most(Amounts({WINDOW: 1}), Amounts({WINDOW: self._tree.spare_window_pages}))
+        return min(end, max(start + -start % page_size + spare * page_size, start + self._least_chunk))
 
     def _most(self, num_pages: int) -> int:
         """How many new pages of rows, `num_pages` at most, could be had now."""

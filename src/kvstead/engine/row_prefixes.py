@@ -71,6 +71,8 @@ class RowPrefixes:
         if self._is_kept:
             match = self._tree.match(ids[:-1], namespace=namespace, keys=keys)
             node, cached, found = match.node, match.num_tokens, match.num_found
+            if self._windows is not None and cached:
+                self._windows.record.use(node)
         if self._states is not None:
             state = self._take_state(node, owner)
             if state is None and cached and table.num_free == table.num_rows:  # no other row will release anything
@@ -86,16 +88,22 @@ class RowPrefixes:
         self._share(row, node, cached)
         if self._states is not None and state is not None:
             self._states.open(row, state, cached, found)
+        if self._windows is not None:
+            self._windows.branch[row] = found if found > cached else 0
         return Lease(row, cached, found - cached)
 
     def cache(self, row: int) -> None:
         """Hand a live row's computed whole pages to the tree; see `KVCacheManager.cache`."""
         if not self._is_kept:
             return
-        computed = int(self._rows.computed[row])
+        rows, computed = self._rows, int(self._rows.computed[row])
         if self._states and (kept_at := self._states.cacheable(row)):
-            self._states.hand_over(row, self._reach(row, kept_at))
-        self._reach(row, computed - computed % self._rows.page_size)
+            self._states.hand_over(row, self._reach(row, kept_at, is_end=True))
+        end = computed - computed % rows.page_size
+        if self._windows is not None and end > rows.protected[row]:
+            for at, kind in self._windows.ends(row, end):
+                self._windows.record.make(self._reach(row, at, is_end=True), kind)
+        self._reach(row, end, is_end=False)
 
     def cache_kept(self, rows: IntArray) -> None:
         """`cache` for those of the rows that have a copy of their prompt's state for the tree."""
@@ -113,13 +121,18 @@ class RowPrefixes:
             self._states.close(row)
         rows.close(row)
 
-    def _reach(self, row: int, end: int) -> Node:
-        """The node behind the row's first `end` tokens, whole computed pages, which it shares with the tree now."""
+    def _reach(self, row: int, end: int, *, is_end: bool) -> Node:
+        """The node behind the row's first `end` tokens, whole computed pages, which it shares with the tree now.
+
+        is_end: whether others may continue there.
+        """
         rows, tree, start = self._rows, self._tree, int(self._rows.protected[row])
         if end == start:
             return rows.node[row]
         own = rows.table.slots[row, :end]
-        inserted = tree.insert(rows.ids[row, :end], own, namespace=rows.namespace[row], keys=rows.keys[row])
+        inserted = tree.insert(
+            rows.ids[row, :end], own, namespace=rows.namespace[row], keys=rows.keys[row], is_end=is_end
+        )
         node, num_shared = inserted.node, inserted.num_shared
         if end < start:
             return node

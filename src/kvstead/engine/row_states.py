@@ -35,12 +35,20 @@ ONE_STATE = Amounts(state=1)
 _NEVER = 2**62  # tokens
 
 
+def interval_of(interval: int | None, rows: Rows) -> int:
+    """Tokens between copies as whole pages, 0 for none. Raises `InvalidSize` for a number below 0."""
+    interval = 0 if interval is None else whole(interval, "state_interval")
+    if interval < 0:
+        raise InvalidSize(f"state_interval is {interval}. Give tokens, or 0 for no copies but the useful ones.")
+    return rows.pages(interval) * rows.page_size
+
+
 class RowStates:
     """The state slots of a manager's rows.
 
     slot: int64[rows + 1], where the row's own state is. kept: int64[rows + 1], the slot of its copy that the tree does
     not own yet, 0 for none, and kept_at, the tokens that the copy stands for. due: int64[rows + 1], where the next copy
-    is due. interval: tokens, rounded up to whole pages, 0 or None for none. Raises `InvalidSize` for one below 0.
+    is due. interval: tokens, whole pages, 0 for none.
     """
 
     def __init__(
@@ -52,11 +60,8 @@ class RowStates:
         capacity: Capacity,
         interval: int | None,
     ) -> None:
-        interval = 0 if interval is None else whole(interval, "state_interval")
-        if interval < 0:
-            raise InvalidSize(f"state_interval is {interval}. Give tokens, or 0 for no copies but the useful ones.")
         num_rows = rows.table.num_rows + 1
-        self.interval = rows.pages(interval) * rows.page_size
+        self.interval = interval
         self.allocator = allocator
         self.slot: IntArray = np.zeros(num_rows, dtype=np.int64)
         self.kept: IntArray = np.zeros(num_rows, dtype=np.int64)
@@ -64,10 +69,9 @@ class RowStates:
         self.due: IntArray = np.zeros(num_rows, dtype=np.int64)
         self.num_kept = 0
         self.num_copies = 0
-        self._record = CopyRecord(allocator.size)
+        self._record = CopyRecord()
         self._is_probe = [False] * num_rows
         self._branch: IntArray = np.zeros(num_rows, dtype=np.int64)
-        self._prompt: IntArray = np.zeros(num_rows, dtype=np.int64)
         self._mark: IntArray = np.zeros(num_rows, dtype=np.int64)  # the end of the prompt's last whole page
         self._end: IntArray = np.zeros(num_rows, dtype=np.int64)  # that of the answer's, 0 where it is not known
         self._rows = rows
@@ -85,14 +89,13 @@ class RowStates:
             self._memory.zero_state(slot)
         else:
             self._copy(node.state.slot, slot)
-            self._record.use(node.state.slot)
+            self._record.use(node)
         return slot
 
     def open(self, row: int, slot: int, num_cached: int, num_found: int) -> None:
         """Begin a row whose state stands for `num_cached` tokens, of `num_found` that are cached; its ids are known."""
         self.slot[row] = slot
         self._branch[row] = num_found
-        self._prompt[row] = self._rows.known[row]
         self._mark[row] = self._whole(int(self._rows.known[row]) - 1)
         self._end[row] = 0
         self._is_probe[row] = self._record.begins_probe()
@@ -152,7 +155,7 @@ class RowStates:
     def ready(self, rows: IntArray) -> IntArray:
         """Those of the rows that have a computed copy which the tree should own while they run: one of their prompt."""
         at = self.kept_at[rows]
-        return rows[(self.kept[rows] > 0) & (at <= self._prompt[rows]) & (at <= self._rows.computed[rows])]
+        return rows[(self.kept[rows] > 0) & (at <= self._rows.prompt[rows]) & (at <= self._rows.computed[rows])]
 
     def cacheable(self, row: int) -> int:
         """The tokens of the row whose state is kept and computed: what the tree can take now."""
@@ -165,7 +168,7 @@ class RowStates:
         self.kept[row] = 0
         self.num_kept -= 1
         if self._tree.put_state(node, slot):
-            self._record.make(slot, self._kind(row, node.end))
+            self._record.make(node, self._kind(row, node.end))
         else:
             self.allocator.free(np.array([slot]))
 

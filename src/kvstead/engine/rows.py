@@ -26,10 +26,10 @@ from kvstead.prefix import PLAIN, Keys, Namespace, Node
 class Rows:
     """The rows of one manager. Arrays have an entry for each row, and row 0 is never handed out.
 
-    table: the slots. ids: int32[rows + 1, width + 1], token ids. known: int64[rows + 1], ids that are valid. computed:
-    int64[rows + 1], tokens whose cache entries are. protected: int64[rows + 1], leading tokens whose slots are the
-    tree's. node: the node that ends there, which the row keeps locked; the root where nothing is shared. owner: tags
-    for pages. namespace, keys: of the row's tokens.
+    table: the slots. ids: int32[rows + 1, width + 1], token ids. known: int64[rows + 1], ids that are valid; prompt: as
+    many as were when the row was opened. computed: int64[rows + 1], tokens whose cache entries are. protected:
+    int64[rows + 1], leading tokens whose slots are the tree's. node: the node that ends there, which the row keeps
+    locked; the root where nothing is shared. owner: tags for pages. namespace, keys: of the row's tokens.
     """
 
     def __init__(self, num_rows: int, width: int, page_size: int, root: Node) -> None:
@@ -37,6 +37,7 @@ class Rows:
         num_rows = self.table.num_rows
         self.ids = untouched((num_rows + 1, self.table.width + 1), np.int32)
         self.known: IntArray = np.zeros(num_rows + 1, dtype=np.int64)
+        self.prompt: IntArray = np.zeros(num_rows + 1, dtype=np.int64)
         self.computed: IntArray = np.zeros(num_rows + 1, dtype=np.int64)
         self.protected: IntArray = np.zeros(num_rows + 1, dtype=np.int64)
         self.owner: TagArray = np.zeros(num_rows + 1, dtype=np.int32)
@@ -53,7 +54,7 @@ class Rows:
         assert taken is not None, "the caller has counted the free rows"
         row = int(taken[0])
         self.ids[row, : ids.size] = ids
-        self.known[row] = ids.size
+        self.known[row] = self.prompt[row] = ids.size
         self.owner[row] = owner
         self.namespace[row], self.keys[row] = namespace, keys
         return row

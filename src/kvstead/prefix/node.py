@@ -98,7 +98,8 @@ class Node(Usage):
     and `locks`, the pins and held states at this node and everywhere below; window layers: `window`; layers with a
     state: `state`, or None.
 
-    `parent` is None for the root and for a node that has left the tree.
+    `parent` is None for the root and for a node that has left the tree. mark: what the owner of the tree notes of the
+    node's end, 0 at first; a node that is split keeps it at its end.
     """
 
     __slots__ = (
@@ -107,6 +108,7 @@ class Node(Usage):
         "key",
         "keys",
         "locks",
+        "mark",
         "pages",
         "parent",
         "pins",
@@ -128,8 +130,7 @@ class Node(Usage):
         self.start: int = 0 if parent is None else parent.end
         self.end: int = self.start + tokens.size
         self.children: dict[ChildKey, Node] = {}
-        self.pins = 0
-        self.locks = 0
+        self.pins = self.locks = self.mark = 0
         self.window = _NO_WINDOW
         self.state: StatePart | None = None
 

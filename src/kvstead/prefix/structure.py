@@ -180,6 +180,12 @@ class TreeStructure:
             watcher.joined(upper, lower)
 
     def use(self, node: Node, now: int, num_hits: int, priority: int) -> None:
+        """Note that the path down to `node` is used now, and tell every component."""
+        self.touch(node, now, num_hits, priority)
+        for component in self._components:
+            component.use(node, num_hits)
+
+    def touch(self, node: Node, now: int, num_hits: int, priority: int) -> None:
         """Note that the path down to `node` is used now. A parent's priority is at least its children's."""
         at = node
         while at.parent is not None:
@@ -187,8 +193,6 @@ class TreeStructure:
             at.hits += num_hits
             at.priority = max(at.priority, priority)
             at = at.parent
-        for component in self._components:
-            component.use(node, num_hits)
 
     def remove(self, nodes: Sequence[Node]) -> None:
         """Take nodes out of the tree, which clears `parent`, and free what they held; raises before any change."""

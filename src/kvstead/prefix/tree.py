@@ -112,6 +112,7 @@ class PrefixTree(TreeCounts):
         namespace: Namespace = PLAIN,
         keys: Keys = (),
         priority: int = 0,
+        is_end: bool = True,
     ) -> Insertion:
         """Cache the whole pages of `tokens`; the tree owns from now on the pages that are new to it.
 
@@ -119,7 +120,8 @@ class PrefixTree(TreeCounts):
         leading `num_shared` tokens the tree keeps the slots it has: where the caller's differ, the caller frees them,
         but tombstones among them take over the caller's window pages. New tokens are cached with or without window
         pages, as their slots are. Tokens past the last whole page are ignored and stay the caller's. priority: raised
-        to this along the path.
+        to this along the path. is_end: whether sequences are expected to continue behind the last one, so that windows
+        there are kept longer than those inside a prompt.
 
         Raises `RequestError` for tokens and keys as in `match`, `InvalidSize` when tokens and slots differ in number,
         `MisalignedSegment` and `ForeignPage` for new slots that are no whole pages of the pool, `AuditError` for a page
@@ -141,7 +143,9 @@ class PrefixTree(TreeCounts):
         node = self._structure.node_at(path[-1], num_shared)
         if pages.size:
             node = self._structure.hang(node, key[num_shared:], pages, namespace, spans, self._clock, priority)
-        self._structure.use(node, self._clock, 0, priority)
+        self._structure.touch(node, self._clock, 0, priority)
+        for component in self._components if is_end else (self._full,):  # others keep what is needed at an end
+            component.use(node, 0)
         return Insertion(node, key.size, num_shared)
 
     def lock(self, node: Node) -> None:

@@ -41,6 +41,11 @@ class TreeCounts:
         return self._window.evictable * self.page_size if self._window else 0
 
     @property
+    def spare_window_pages(self) -> int:
+        """Pages with such windows that no sequence needs to continue, since none ended near enough. O(1)."""
+        return self._window.spare if self._window else 0
+
+    @property
     def window_protected_tokens(self) -> int:
         """Tokens whose window slots locks keep. O(1)."""
         return self._window.protected * self.page_size if self._window else 0

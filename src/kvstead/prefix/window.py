@@ -13,7 +13,6 @@ node's `starts` says where the parts of its own locks begin; nodes are cut so th
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterable, Sequence
 from math import lcm
 
@@ -23,12 +22,13 @@ from kvstead.errors import AuditError, InvalidSize, LockUnderflow
 from kvstead.kernels.array_types import IntArray
 from kvstead.model.window import Window
 from kvstead.pages.amounts import WINDOW
-from kvstead.prefix.component import LONGEST_JOIN, Component, fail
+from kvstead.prefix.component import LONGEST_JOIN, Component
 from kvstead.prefix.full import FullComponent
 from kvstead.prefix.node import Node, WindowPart
 from kvstead.prefix.queue import Policy, window_rank
 from kvstead.prefix.slot_pools import WindowPool
 from kvstead.prefix.structure import TreeStructure
+from kvstead.prefix.window_audit import WindowCounts, audit_windows
 from kvstead.prefix.window_repair import find_repairs
 
 # Nodes that were cut apart and are alike again are joined up to this many windows, so that paths stay short.
@@ -39,11 +39,13 @@ class WindowComponent(Component):
     """Window slots, kept where the full component keeps its pages.
 
     full: knows which pages nodes have. structure: cuts nodes where a window begins, and joins them again. `evictable`
-    and `protected` count pages with window pages, `dead` those of tombstones.
+    and `protected` count pages with window pages, `dead` those of tombstones; `spare` those of the evictable ones that
+    no sequence ended near enough to need.
     """
 
     side = WINDOW
     evictable = 0
+    spare = 0
     protected = 0
     dead = 0
 
@@ -75,7 +77,7 @@ class WindowComponent(Component):
         """Count a leaf, all of whose pages are alike."""
         leaf.window = WindowPart(leaf.created, leaf.priority, is_live=bool(self._pool.window_pages[leaf.pages[0]] > 0))
         if leaf.window.is_live:
-            self.evictable += leaf.pages.size
+            self._count_evictable(leaf, 1)
             self._queue.add(leaf)
         else:
             self.dead += leaf.pages.size
@@ -137,6 +139,8 @@ class WindowComponent(Component):
         """Mark as used what a sequence needs that continues at `node`, no more."""
         for at in self._structure.cut_at(node, self._start(node)):
             part = at.window
+            if at in self._queue and not part.was_needed:
+                self.spare -= at.pages.size
             part.was_needed = True
             part.access = node.access
             part.hits += num_hits
@@ -149,7 +153,7 @@ class WindowComponent(Component):
         for at in self._structure.cut_at(node, start):
             if at.window.locks == 0 and at.window.is_live:
                 self._queue.discard(at)
-                self.evictable -= at.pages.size
+                self._count_evictable(at, -1)
                 self.protected += at.pages.size
             at.window.locks += 1
         node.window.starts[start] = node.window.starts.get(start, 0) + 1
@@ -199,38 +203,15 @@ class WindowComponent(Component):
         """Count nodes out; the full side frees the pages of both."""
         for node in nodes:
             if node.window.is_live:
-                self.evictable -= node.pages.size
+                self._count_evictable(node, -1)
                 self._queue.discard(node)
             else:
                 self.dead -= node.pages.size
 
     def audit(self, root: Node) -> None:
         """Recount liveness, locks, counters and the queue. Raises `AuditError`."""
-        nodes = list(root.below())
-        locks: Counter[Node] = Counter()
-        for node in nodes:
-            for start, count in node.window.starts.items():
-                for at in node.behind(start):
-                    locks[at] += count
-        for node in nodes:
-            has = self._pool.window_pages[node.pages] > 0
-            if not (has == node.window.is_live).all():
-                fail(f"{node} is {'live' if node.window.is_live else 'a tombstone'}, {has.sum()} pages have windows")
-            if sum(node.window.starts.values()) != node.pins:
-                fail(f"{node} has {node.pins} pins, but windows of {node.window.starts} (start: locks)")
-            if node.window.locks != locks[node]:
-                fail(f"{node} counts {node.window.locks} locks on its window side, but {locks[node]} reach it")
-        live = [node for node in nodes if node.window.is_live]
-        protected = sum(node.pages.size for node in live if node.window.locks)
-        evictable = sum(node.pages.size for node in live) - protected
-        found = evictable, protected, sum(node.pages.size for node in nodes) - protected - evictable
-        if (self.evictable, self.protected, self.dead) != found:
-            fail(
-                f"evictable, protected and dead window pages are counted as {self.evictable}, {self.protected} and "
-                f"{self.dead}, but the nodes hold {found}"
-            )
-        if set(self._queue) != {node for node in live if node.window.locks == 0}:
-            fail(f"{len(self._queue)} nodes wait to lose their window, and they are not the unlocked live ones")
+        counts = WindowCounts(self.evictable, self.spare, self.protected, self.dead)
+        audit_windows(root, self._pool, counts, set(self._queue))
 
     def _head(self, node: Node, num_pages: int) -> Node:
         """The next victim, or the head of it if it holds much more than `num_pages`."""
@@ -247,8 +228,8 @@ class WindowComponent(Component):
         """Make chosen nodes tombstones, and join those to the tombstones next to them."""
         self._pool.free_window_pages(np.concatenate([node.pages for node in chosen]))
         for node in chosen:
+            self._count_evictable(node, -1)
             node.window.is_live = node.window.was_needed = False
-            self.evictable -= node.pages.size
             self.dead += node.pages.size
         for node in chosen:
             if node.parent is None:  # joined to another of them already
@@ -286,7 +267,7 @@ class WindowComponent(Component):
         if node.window.locks:
             self.protected += node.pages.size
         else:
-            self.evictable += node.pages.size
+            self._count_evictable(node, 1)
             self._queue.add(node)
 
     def _unlock_nodes(self, nodes: Iterable[Node]) -> None:
@@ -294,5 +275,10 @@ class WindowComponent(Component):
             at.window.locks -= 1
             if at.window.locks == 0 and at.window.is_live:
                 self.protected -= at.pages.size
-                self.evictable += at.pages.size
+                self._count_evictable(at, 1)
                 self._queue.add(at)
+
+    def _count_evictable(self, node: Node, sign: int) -> None:
+        self.evictable += sign * node.pages.size
+        if not node.window.was_needed:
+            self.spare += sign * node.pages.size
