@@ -124,3 +124,18 @@ def test_tokens_whose_state_found_no_room_are_found_and_counted_as_lost():
     seen = scheduler.manager.match(prompt_of(21))
     assert seen.num_cached + seen.num_dead == 20
     assert scheduler.manager.num_state_copies < 2 * 2
+
+
+@given(page_size=st.sampled_from([1, 2, 4]), length=st.integers(1, 30), first=st.integers(0, 9), stop=st.integers(0, 4))
+def test_answer_that_stops_while_a_step_is_under_way_is_reused_to_its_last_page(page_size, length, first, stop):
+    """The step that computes the stop token was launched before the token was known; all that was computed counts."""
+    scheduler, runner = scheduler_of(page_size, overlap=True)
+    prompt = prompt_of(length, first=first)
+    request = Request(0, prompt, 60, stop_tokens=frozenset({stop}))
+    assert scheduler.add(request)
+    run(scheduler, runner)
+    runner.check_cached()
+    said = [*prompt.tolist(), *request.output.tolist()]
+    assert request.output.tolist() == generate(prompt, 60, stop_tokens={stop})
+    assert scheduler.manager.peek([*said, NEVER]).num_cached >= whole(len(said) - 1, page_size)
+    scheduler.manager.audit()

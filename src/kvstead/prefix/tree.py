@@ -132,13 +132,7 @@ class PrefixTree(TreeCounts):
         if row.size != len(tokens):
             raise InvalidSize(f"{len(tokens)} tokens came with {row.size} slots. Pass one slot for every token.")
         path, num_shared = walk(self.root, key, namespace, spans, self.page_size)
-        pages = self._full.claim(row[num_shared : key.size])  # raises before anything has changed
-        try:
-            for component in self._components:
-                component.mend(path, num_shared, row)
-        except KVSteadError:
-            self._full.disclaim(pages)
-            raise
+        pages = self._claim(path, num_shared, row[: key.size])  # raises before anything has changed
         self._clock += 1
         node = self._structure.node_at(path[-1], num_shared)
         if pages.size:
@@ -252,6 +246,17 @@ class PrefixTree(TreeCounts):
         audit_structure(self.root, self.page_size)
         for component in self._components:
             component.audit(self.root)
+
+    def _claim(self, path: list[Node], num_shared: int, row: IntArray) -> IntArray:
+        """The new pages of a row, the tree's from now on; what is cached on the path takes from it what it lacks."""
+        pages = self._full.claim(row[num_shared:])
+        try:
+            for component in self._components:
+                component.mend(path, num_shared, row)
+        except KVSteadError:
+            self._full.disclaim(pages)
+            raise
+        return pages
 
     def _require_lock(self, node: Node) -> None:
         path_up(node, self.root)
