@@ -141,6 +141,17 @@ class WindowTreeMachine(RuleBasedStateMachine):
         self.handles.append((node, key, self.model.lock(key)))
 
     @precondition(lambda self: self.handles)
+    @rule(data=st.data())
+    def expect_end(self, data):
+        """On the path to a locked node others are expected to continue, at any page."""
+        node, key, _ = data.draw(st.sampled_from(self.handles), label="which")
+        if key:
+            num_pages = data.draw(st.integers(1, (len(key) - 1) // self.page_size), label="pages")
+            end = self.tree.expect_end(node, num_pages * self.page_size)
+            assert end.end == num_pages * self.page_size
+            self.model.expect_end(key[: 1 + num_pages * self.page_size])
+
+    @precondition(lambda self: self.handles)
     @rule(data=st.data(), named=st.booleans())
     def unlock(self, data, named):
         """Locks go in any order; once unlocked as often as locked, another unlock raises."""

@@ -150,15 +150,19 @@ class WindowTreeModel:
         path = self.path(key)
         for at in path:
             self.pages[at].full.use(self.clock, num_hits, priority)
-        if not is_end:
-            return
+        if is_end:
+            self.expect_end(key, num_hits)
+
+    def expect_end(self, key, num_hits=0):
+        """Sequences are expected to continue at `key`, where a node ends now: what they need counts as used."""
+        self.ends.add(key)
+        path, full = self.path(key), self.pages[key].full
         start = self.floor(self.needed_from(len(path) * self.page_size))
         self.cut_at(key, start)
-        priority = self.pages[key].full.priority
         for node in self.nodes_of(path):
             if len(node[-1]) - 1 > start:
                 for at in node:
-                    self.pages[at].window.use(self.clock, num_hits, priority)
+                    self.pages[at].window.use(full.access, num_hits, full.priority)
                     self.pages[at].was_needed = True
 
     def lock(self, key):

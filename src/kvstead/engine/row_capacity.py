@@ -68,6 +68,8 @@ class RowWindows:
         """
         rows = self._rows
         start, last = int(rows.protected[row]), int(rows.prompt[row]) - 1
+        if end == start:
+            return []
         last -= last % rows.page_size
         places = [(int(self.branch[row]), CopyKind.BRANCH)]
         if start >= last:

@@ -100,10 +100,11 @@ class RowPrefixes:
         if self._states and (kept_at := self._states.cacheable(row)):
             self._states.hand_over(row, self._reach(row, kept_at, is_end=True))
         end = computed - computed % rows.page_size
-        if self._windows is not None and end > rows.protected[row]:
-            for at, kind in self._windows.ends(row, end):
-                self._windows.record.make(self._reach(row, at, is_end=True), kind)
-        self._reach(row, end, is_end=False)
+        places = self._windows.ends(row, end) if self._windows is not None else []
+        node = self._reach(row, end, is_end=False)
+        for at, kind in places:
+            assert self._windows is not None, "only windows are kept at places"
+            self._windows.record.make(self._tree.expect_end(node, at), kind)
 
     def cache_kept(self, rows: IntArray) -> None:
         """`cache` for those of the rows that have a copy of their prompt's state for the tree."""

@@ -142,6 +142,17 @@ class PrefixTree(TreeCounts):
             component.use(node, 0)
         return Insertion(node, key.size, num_shared)
 
+    def expect_end(self, node: Node, length: int) -> Node:
+        """Keep windows as at an end behind the first `length` tokens, whole pages, of the path to `node`.
+
+        Returns the node that ends there. Raises `UseAfterFree` for a node that is gone. O(path).
+        """
+        path_up(node, self.root)
+        end = self._structure.node_at(node, length)
+        for component in self._components:
+            component.use(end, 0)
+        return end
+
     def lock(self, node: Node) -> None:
         """Keep everything from the root to `node` until as many `unlock` calls. Raises `UseAfterFree` if it is gone."""
         path_up(node, self.root)
