@@ -137,3 +137,25 @@ def test_books_alone_hold_no_tensors():
     manager = KVCacheManager(ModelLayout.preset("llama-3.1-8b"), 80 * 2**30, storage=False)
     assert manager.pool is None
     assert manager.num_slots == 80 * 2**30 // (131072 * 16) * 16 - 16
+
+
+def test_a_name_and_a_size_as_text_are_a_layout_and_bytes():
+    """A bundled model's name and a size as people write it give the same manager as a layout and a number."""
+    named = KVCacheManager("llama-3.1-8b", "4GiB", storage=False)
+    counted = KVCacheManager(ModelLayout.preset("llama-3.1-8b"), 4 << 30, storage=False)
+    assert named.layout == counted.layout
+    assert (named.total_bytes, named.num_slots) == (counted.total_bytes, counted.num_slots)
+
+
+@pytest.mark.parametrize(
+    ("model", "size", "error", "words"),
+    [
+        ("llama-3.1-8b", 4e9, TypeError, "num_bytes is 4000000000.0"),
+        ("llama-3.1-8b", "4 gibs", InvalidSize, "'4 gibs' is not a size"),
+        ("llama-3.1-8", "4GiB", LayoutError, "Close names: llama-3.1-8b"),
+    ],
+)
+def test_what_is_no_size_or_model_is_named(model, size, error, words):
+    """A float, a text that is no size and an unknown model are refused by what was passed."""
+    with pytest.raises(error, match=words):
+        KVCacheManager(model, size, storage=False)

@@ -9,8 +9,8 @@ from typing import Annotated, Any
 
 import typer
 
+from kvstead.byte_sizes import parse_bytes
 from kvstead.errors import CheckpointError
-from kvstead.report.units import parse_bytes
 
 
 class PoolLayout(StrEnum):

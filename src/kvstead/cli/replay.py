@@ -8,11 +8,12 @@ from typing import Annotated
 
 import typer
 
+from kvstead.byte_sizes import parse_bytes
 from kvstead.cli.commands import EXIT_INTERRUPTED, EXIT_NOTHING_DONE, require_one, takes
 from kvstead.cli.log_arguments import LogArguments, read_traces
 from kvstead.replay.options import Layout, Mode, ReplayOptions
 from kvstead.replay.slo import Slo
-from kvstead.report.units import parse_bytes, parse_seconds
+from kvstead.report.units import parse_seconds
 
 _DEFAULT_GPU = "h100-sxm"
 _MOST_SLOTS = 2**40

@@ -15,6 +15,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from kvstead.byte_sizes import parse_bytes
 from kvstead.engine.audit import audit_memory
 from kvstead.engine.memory import ArenaOptions, Memory
 from kvstead.engine.memory_plan import SIDE_KINDS, MemoryRequest, plan_memory
@@ -26,7 +27,7 @@ from kvstead.engine.stats import MemoryStats, live_entries, memory_stats
 from kvstead.errors import InvalidSize, RowOverflow
 from kvstead.kernels.array_types import IntArray
 from kvstead.kernels.arrays import Integers, to_device, to_host, whole
-from kvstead.model import ModelLayout
+from kvstead.model import ModelLayout, load_layout
 from kvstead.pages.amounts import FULL, STATE, WINDOW
 from kvstead.pages.page_table import require_tag
 from kvstead.prefix import PLAIN, Evicted, Keys, Namespace, Node, PrefixTree
@@ -35,8 +36,8 @@ from kvstead.prefix import PLAIN, Evicted, Keys, Namespace, Node, PrefixTree
 class KVCacheManager:
     """Slots, rows and cached prefixes for one model layout in a fixed number of bytes.
 
-    layout: what the model caches. num_bytes: the memory, padding included; or num_slots: usable slots, of the window
-    side where every layer has a window (`.num_slots` are names without bytes then).
+    layout: what the model caches, or a bundled model's name. num_bytes: the memory, padding included, also as text
+    ("4GiB"); or num_slots: usable slots, of the window side where no layer keeps more (`.num_slots` are names then).
 
     pool_layout: how kinds of cache share the memory, see `kvstead.engine.memory_plan`. "static" divides it once: by
     window_ratio (window slots per full slot), or num_window_slots beside num_slots, and by num_states; what is not
@@ -49,14 +50,16 @@ class KVCacheManager:
     max_requests: rows. max_length: tokens of the longest request. prefix_cache: whether prefixes are kept at all.
     storage: allocate tensors too (`.pool`, `.window_pool`, `.state_pool`, or None), or only count. device: of tensors.
 
-    Raises `LayoutError` for kinds that are not managed yet or memory too small for a page, `InvalidSize` for sizes that
-    contradict each other.
+    `.table` holds the slots and lengths of rows, see `kvstead.pools.RequestTable`; `.computed` and `.num_tokens` their
+    computed and known tokens, int[max_requests].
+    Raises `LayoutError` for unknown models, kinds not managed yet or memory too small for a page, `InvalidSize` for
+    sizes that contradict each other or are none.
     """
 
     def __init__(
         self,
-        layout: ModelLayout,
-        num_bytes: int | None = None,
+        layout: ModelLayout | str,
+        num_bytes: int | str | None = None,
         *,
         num_slots: int | None = None,
         num_window_slots: int | None = None,
@@ -76,10 +79,10 @@ class KVCacheManager:
         storage: bool = True,
         device: str | torch.device = "cpu",
     ) -> None:
-        asked = MemoryRequest(
-            pool_layout, page_size, num_bytes, num_slots, num_window_slots, num_states, window_ratio, expected_length
-        )
-        plan = plan_memory(layout, asked, max_requests, max_length)
+        layout = load_layout(layout) if isinstance(layout, str) else layout
+        size = parse_bytes(num_bytes) if isinstance(num_bytes, str) else num_bytes
+        sizes = size, num_slots, num_window_slots, num_states, window_ratio, expected_length
+        plan = plan_memory(layout, MemoryRequest(pool_layout, page_size, *sizes), max_requests, max_length)
         self.memory = memory = Memory(layout, plan, ArenaOptions(eager, fence, may_move, storage), device)
         self.layout, self.plan, self.page_size, self.total_bytes = layout, plan, plan.page_size, plan.total_bytes
         self.allocator, self.chain, self.window, self.split = memory.allocator, memory.chain, plan.window, plan.split
@@ -164,10 +167,7 @@ class KVCacheManager:
             self._prefixes.cache_kept(self.row_states.checkpoint(to_host(rows)))
 
     def chunk_end(self, row: int, end: int) -> int:
-        """Where a chunk of the row that could reach `end` tokens should end: there, or before it.
-
-        With recurrent layers where a copy of the state is useful; with windows before it takes those of others.
-        """
+        """Where a chunk that may reach `end` should end: there, at a state's copy or before others' windows go."""
         self.table.require_live(row)
         return self._growth.chunk_end(row, end) if self.prefix_cache else end
 

@@ -3,38 +3,13 @@
 from __future__ import annotations
 
 import re
-from decimal import Decimal
 
+from kvstead.byte_sizes import BINARY_UNITS
 from kvstead.errors import InvalidSize
 
-_BINARY = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
-_DECIMAL = ("B", "kB", "MB", "GB", "TB", "PB")
-_FACTORS = {
-    spelling: base**power
-    for base, names in ((1024, _BINARY), (1000, _DECIMAL))
-    for power, name in enumerate(names)
-    for spelling in (name.lower(), name.lower().removesuffix("b"))
-}
-_SIZE = re.compile(r"(\d[\d_,]*(?:\.\d+)?(?:e\+?\d{1,2})?)\s*([a-z]*)", re.IGNORECASE | re.ASCII)
-_MAX_BYTES = 1024**6
 _DURATION_UNITS = {"us": 1e-6, "ms": 1e-3, "s": 1.0, "min": 60.0, "h": 3600.0}
 _DURATION = re.compile(rf"(\d+(?:\.\d*)?)\s*({'|'.join(_DURATION_UNITS)})", re.IGNORECASE | re.ASCII)
 _SECONDS = ((1.0, "s"), (1e-3, "ms"), (1e-6, "us"))
-
-
-def parse_bytes(text: str) -> int:
-    """Bytes written as `40GiB` or `40Gi` (powers of 1024), `40GB` or `40G` (powers of 1000), or plain: `40e9`.
-
-    A fraction of a byte is dropped. Raises `InvalidSize` for anything else, below one byte or above an EiB.
-    """
-    found = _SIZE.fullmatch(text.strip())
-    factor = _FACTORS.get((found[2] or "B").lower()) if found else None
-    if found is None or factor is None:
-        raise InvalidSize(f"{text!r} is not a size. Write it as 40GiB, 40GB, 512MiB or a plain number of bytes.")
-    num_bytes = int(Decimal(found[1].replace("_", "").replace(",", "")) * factor)
-    if not 1 <= num_bytes <= _MAX_BYTES:
-        raise InvalidSize(f"{text!r} is {num_bytes} bytes. Give a size of 1 byte to 1024 PiB, such as 40GiB.")
-    return num_bytes
 
 
 def parse_seconds(text: str) -> float:
@@ -49,10 +24,10 @@ def parse_seconds(text: str) -> float:
 def format_bytes(num_bytes: float) -> str:
     """Bytes to four digits, in the largest binary unit that leaves at least 1: `40 GiB`, `1.5 MiB`, `12 B`."""
     value, power = float(num_bytes), 0
-    while float(f"{value:.4g}") >= 1024 and power < len(_BINARY) - 1:  # noqa: PLR2004 - the base of binary units
+    while float(f"{value:.4g}") >= 1024 and power < len(BINARY_UNITS) - 1:  # noqa: PLR2004 - the base of binary units
         value /= 1024
         power += 1
-    return f"{_digits(value, 4)} {_BINARY[power]}"
+    return f"{_digits(value, 4)} {BINARY_UNITS[power]}"
 
 
 def format_count(count: float) -> str:
