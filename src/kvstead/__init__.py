@@ -87,6 +87,8 @@ if TYPE_CHECKING:
     from kvstead.prefix import Namespace as Namespace
     from kvstead.prefix import PrefixTree as PrefixTree
     from kvstead.prefix import TokenKey as TokenKey
+    from kvstead.report.replays import ReplayedTrace as ReplayedTrace
+    from kvstead.report.replays import replay_trace as replay_trace
 
 _LAYERS = {
     "kvstead.errors": """
@@ -108,6 +110,7 @@ _LAYERS = {
     """,
     "kvstead.prefix": "Adapter Namespace PrefixTree TokenKey",
     "kvstead.engine": "Chunk KVCacheManager Lease MemoryStats Outcome Request Runner Scheduler Status Step",
+    "kvstead.report.replays": "ReplayedTrace replay_trace",
     "kvstead.integrations.transformers": "Completion FinishReason LLM Piece SamplingParams TransformersRunner",
 }
 _HOMES = {name: layer for layer, names in _LAYERS.items() for name in names.split()}
