@@ -19,6 +19,7 @@ import torch
 
 from kvstead.allocators import growth
 from kvstead.allocators.checks import refuse_shapes, require_page_start, whole_pages
+from kvstead.allocators.fill import fill_text
 from kvstead.allocators.states import StateAllocator
 from kvstead.arena import Chain
 from kvstead.errors import AuditError, DoubleFree, ForeignPage
@@ -56,21 +57,20 @@ class Allocator:
         chain: Chain | None = None,
     ) -> None:
         self.page_size = page_size = whole(page_size, "page_size")
-        self.num_pages = pool.num_pages
-        self.size = pool.num_pages * page_size
-        self.device = torch.device(device)
-        self.chain = chain
+        self.num_pages, self.size = pool.num_pages, pool.num_pages * page_size
+        self.device, self.chain, self._windows = torch.device(device), chain, windows
         self.free_group: list[Release] | None = None
-        self.pools = {"full": pool}
-        self._pool = pool
+        self.pools, self._pool = {"full": pool}, pool
         self._links: tuple[LinkedPool, ...] = ()
-        self._windows = windows
         if windows is not None:
             self._link(windows)
         self.states = None
         if states is not None:
             self.pools["state"] = states
             self.states = StateAllocator(states, self._release, self.device)
+
+    def __repr__(self) -> str:
+        return fill_text(self, self.page_size, self.pools)
 
     def available_size(self) -> int:
         """Tokens that can be allocated now, with what comes with them. Pages parked in an open group do not count."""

@@ -17,6 +17,7 @@ import numpy as np
 import torch
 
 from kvstead.allocators.checks import refuse_lengths, refuse_shapes, require_page_start, require_pool, whole_pages
+from kvstead.allocators.fill import fill_text
 from kvstead.allocators.growth import Segment
 from kvstead.errors import AuditError, InvalidSize
 from kvstead.kernels import device_ops, device_rows
@@ -75,6 +76,9 @@ class DeviceAllocator:
         self._paired_pools: tuple[DeviceFreeList, ...] = self._pools
         self.num_pages = self._pool.num_pages  # without the padding page
         self.size = self.num_pages * page_size
+
+    def __repr__(self) -> str:
+        return fill_text(self, self.page_size, {"full": self._pool})
 
     def available_size(self) -> int:
         """Tokens that can be allocated now. What is parked in an open group does not count."""

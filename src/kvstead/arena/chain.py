@@ -76,6 +76,11 @@ class PoolChain:
         self._may_move = may_move
         self._handed_over = False  # bytes left a span and nobody has waited for their last writer
 
+    def __repr__(self) -> str:
+        found = self.by_state()
+        free = found.gap + sum(pool.hole for pool in found.pools.values())
+        return f"<PoolChain of {', '.join(self.pools)}: {free:,} of {found.total:,} bytes free>"
+
     def page_size(self, pool: str) -> int:
         """Entries in a page of the pool."""
         return self._members[self._index.find(pool)].spec.page_size

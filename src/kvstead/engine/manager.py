@@ -2,8 +2,7 @@
 
 `match` opens a row and locks the cached prefix, `extend` and `decode` grow it, `commit` notes what a step has computed,
 `cache` hands whole computed pages to the tree so that others can share them. `finish`, `retract` and `abort` end it.
-What is known of a row is drawn in `kvstead.engine.rows`; layers with a window have `kvstead.engine.row_capacity`, and
-recurrent layers `kvstead.engine.row_states`, whose states an engine lets copy with `checkpoint` between two steps.
+`checkpoint` copies recurrent states between two steps. `kvstead.engine.rows` draws what is known of a row.
 """
 
 from __future__ import annotations
@@ -49,7 +48,6 @@ class KVCacheManager:
     further copies of a prompt's state, or None. policy: which cached prefix is evicted first, see `kvstead.prefix`.
     max_requests: rows. max_length: tokens of the longest request. prefix_cache: whether prefixes are kept at all.
     storage: allocate tensors too (`.pool`, `.window_pool`, `.state_pool`, or None), or only count. device: of tensors.
-
     `.table` holds the slots and lengths of rows, see `kvstead.pools.RequestTable`; `.computed` and `.num_tokens` their
     computed and known tokens, int[max_requests].
     Raises `LayoutError` for unknown models, kinds not managed yet or memory too small for a page, `InvalidSize` for
@@ -96,6 +94,9 @@ class KVCacheManager:
         self._growth = growth = RowCapacity(memory, tree, rows, state_interval, prefix_cache=prefix_cache)
         self.capacity, self.row_windows, self.row_states = growth.capacity, growth.windows, growth.states
         self._prefixes = RowPrefixes(memory, tree, rows, growth, is_kept=prefix_cache)
+
+    def __repr__(self) -> str:
+        return f"<KVCacheManager of {self.layout.name}, {self.plan.pool_layout} layout: {self.stats()}>"
 
     def peek(self, tokens: Integers, *, namespace: Namespace = PLAIN, keys: Keys = ()) -> Peek:
         """What `match` would find, and what could be evicted beside it; the eviction policy counts it as a match."""
@@ -209,9 +210,8 @@ class KVCacheManager:
 
     def flush(self) -> bool:
         """Drop all cached prefixes. False, and nothing changed, while a request holds a row or a group is open."""
-        if self.allocator.free_group is not None or self.table.num_free < self.table.num_rows:
-            return False
-        return self.tree.clear()
+        is_idle = self.allocator.free_group is None and self.table.num_free == self.table.num_rows
+        return is_idle and self.tree.clear()
 
     def growth(self, row: int, num_tokens: int) -> int:
         """By how many tokens, `num_tokens` at most, a row could grow now. Raises `StaleRow`, `InvalidSize` below 0."""

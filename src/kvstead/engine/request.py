@@ -76,6 +76,10 @@ class Request:
     num_retractions: int = 0
     reason: str = ""
 
+    def __repr__(self) -> str:
+        sizes = f"{len(self.prompt)} prompt tokens, {self.max_new_tokens} new ones at most"
+        return f"<Request {self.request_id!r}: {self.status}, {sizes}>"
+
     @property
     def number(self) -> int:
         """The id as an int, for callers that number their requests. Raises `RequestError` for a string."""

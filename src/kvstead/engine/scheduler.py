@@ -69,6 +69,9 @@ class Scheduler:
         self._planned = self._processed = 0
         self._in_flight: tuple[Step, Pending] | None = None
 
+    def __repr__(self) -> str:
+        return f"<Scheduler: {self.num_running} running, {len(self.waiting)} waiting, on {self.manager!r}>"
+
     @property
     def num_running(self) -> int:
         """Requests that hold memory, ended ones in a step under way included."""

@@ -66,6 +66,9 @@ class MemoryStats(SideStats):
 
     by_side: Mapping[str, SideStats]
 
+    def __str__(self) -> str:
+        return f"{self.live:,} bytes live, {self.cached:,} cached, of {self.total_bytes:,}"
+
 
 def live_entries(memory: Memory, tree: PrefixTree, name: str) -> int:
     """Tokens, in whole pages, or states of a side that running requests hold; 0 without that side. O(1)."""

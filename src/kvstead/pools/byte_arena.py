@@ -42,6 +42,10 @@ class ByteArena:
         self.sink_bytes = 0
         self.storage = torch.zeros(total_bytes, dtype=torch.uint8, device=self.device) if storage else None
 
+    def __repr__(self) -> str:
+        pools = f"for {_names(self.specs)}" if self.specs else "without pools"
+        return f"<ByteArena of {self.total_bytes:,} bytes, {pools}>"
+
     def register(self, specs: Sequence[EntrySpec]) -> None:
         """Set the pools that share the arena, once; the sink becomes as large as the largest page.
 

@@ -72,6 +72,10 @@ class PrefixTree(TreeCounts):
             self._components.insert(0, self._states)  # its pool may refuse, when nothing has changed yet
         self._eviction = Eviction(allocator, self._full, self._components, self._structure)
 
+    def __repr__(self) -> str:
+        evictable, protected = self.evictable_tokens, self.protected_tokens
+        return f"<PrefixTree: {evictable + protected:,} tokens cached, {evictable:,} of them evictable>"
+
     def watch(self, watcher: Watcher) -> None:
         """Have somebody told of every change of the nodes from now on."""
         self._structure.watchers.append(watcher)
