@@ -17,23 +17,22 @@ def record_of(made, used):
     return record
 
 
-@given(
-    made=st.lists(st.integers(0, 4000), min_size=4, max_size=4),
-    used=st.lists(st.integers(0, 99), min_size=4, max_size=4),
-)
-def test_what_is_used_is_made_and_what_is_not_is_not(made, used):
-    """One use in 1,024 copies suffices, 32 copies are free; of prompt ends and intervals the more used one is made."""
+COUNTS = st.lists(st.integers(0, 4000), min_size=4, max_size=4)
+
+
+@given(made=COUNTS, used=COUNTS, has_grid=st.booleans())
+def test_what_is_used_is_made_and_what_is_not_is_not(made, used, has_grid):
+    """One use in 1,024 copies suffices, 32 are free; of a prompt's end and its interval the more used one is made."""
     record = record_of(made, used)
-    worth = {kind for kind in CopyKind if record.is_worth(kind)}
+    worth = {kind for kind in CopyKind if record.is_worth(kind, has_grid=has_grid)}
     earned = {kind for kind in CopyKind if made[kind] < 32 + 1024 * used[kind]}
-    assert worth <= earned
     assert worth - END_OR_INTERVAL == earned - END_OR_INTERVAL
-    assert len(worth & END_OR_INTERVAL) == min(1, len(earned & END_OR_INTERVAL))
-    if earned >= END_OR_INTERVAL:
-        per_copy = {kind: used[kind] / max(made[kind], 1) for kind in END_OR_INTERVAL}
-        (other,) = END_OR_INTERVAL - worth
-        (best,) = END_OR_INTERVAL & worth
-        assert per_copy[best] >= per_copy[other] or not made[other]
+    if not has_grid:
+        assert worth >= END_OR_INTERVAL
+        return
+    (best,), (other,) = worth & END_OR_INTERVAL, END_OR_INTERVAL - worth
+    rate = {kind: (used[kind] + 1) / (made[kind] + 1) for kind in END_OR_INTERVAL}
+    assert rate[best] >= rate[other]
 
 
 def a_node():
@@ -61,7 +60,7 @@ def test_old_copies_count_less():
     assert 2048 <= record.num_made[CopyKind.ANSWER] < 4096
     for _ in range(4):
         record.use(node)
-    assert record.is_worth(CopyKind.ANSWER)
+    assert record.is_worth(CopyKind.ANSWER, has_grid=False)
 
 
 def test_one_request_in_sixteen_tries_all_kinds():

@@ -104,10 +104,11 @@ def test_window_is_kept_where_prompts_part():
 
 
 def test_ends_that_no_request_continues_from_give_way():
-    """Once windows were evicted, 32 unused ends of answers are enough: their windows go like those inside prompts."""
-    manager = manager_of(64)
-    for first in range(120):
+    """Of prompts' ends and intervals none is used: once windows were evicted a prompt keeps one of the two, in turn."""
+    manager = manager_of(64, state_interval=8)
+    for first in range(160):
         leave(manager, prompt_of(30, first=first))
     record = manager.row_windows.record
-    assert not record.is_worth(CopyKind.PROMPT)
-    assert record.num_made[CopyKind.PROMPT] <= 32 + 120 // 16 + 1
+    ends, intervals = (record.num_made[kind] for kind in (CopyKind.PROMPT, CopyKind.INTERVAL))
+    assert abs(ends - intervals) <= 2
+    assert 160 <= ends + intervals <= 160 + 160 // 16 + 2 * 4  # and both for one request in 16

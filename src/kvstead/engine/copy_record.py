@@ -27,8 +27,8 @@ class CopyKind(IntEnum):
 class CopyRecord:
     """Counts, by kind, the copies that the tree got and the requests that continued from one of them.
 
-    A kind has earned its place while one in 1,024 of its copies is used, the first 32 free. Traffic decides: where
-    answers never come back in a later prompt, their states are not worth evicting others.
+    Copies of answers and where prompts part have earned their place while one in 1,024 is used, the first 32 free.
+    Traffic decides: where answers never come back in a later prompt, their states are not worth evicting others.
     """
 
     def __init__(self) -> None:
@@ -53,19 +53,17 @@ class CopyRecord:
         self._num_requests += 1
         return self._num_requests % _REQUESTS_A_PROBE == 0
 
-    def is_worth(self, kind: CopyKind) -> bool:
+    def is_worth(self, kind: CopyKind, *, has_grid: bool) -> bool:
         """Whether copies of this kind are used often enough to evict others for them.
 
-        Those at intervals are in place of those at prompts' ends, where they are used more often.
+        has_grid: whether the prompt reaches a multiple of the interval. Then it gets one copy, there or at its end,
+        where copies are used more often or were tried less; else one at its end.
         """
-        if kind is CopyKind.INTERVAL or (kind is CopyKind.PROMPT and self._has_earned(CopyKind.INTERVAL)):
-            return self._has_earned(kind) and self._prefers_intervals() == (kind is CopyKind.INTERVAL)
-        return self._has_earned(kind)
-
-    def _has_earned(self, kind: CopyKind) -> bool:
+        if kind in {CopyKind.PROMPT, CopyKind.INTERVAL}:
+            return not has_grid or self._prefers_intervals() == (kind is CopyKind.INTERVAL)
         return bool(self.num_made[kind] < _COPIES_TO_BEGIN + _COPIES_A_USE * self.num_used[kind])
 
     def _prefers_intervals(self) -> bool:
-        made, used = self.num_made, self.num_used
-        is_used_more = used[CopyKind.INTERVAL] * made[CopyKind.PROMPT] > used[CopyKind.PROMPT] * made[CopyKind.INTERVAL]
-        return bool(is_used_more) or not self._has_earned(CopyKind.PROMPT)
+        made, used = self.num_made + 1, self.num_used + 1
+        one, other = CopyKind.INTERVAL, CopyKind.PROMPT
+        return bool(used[one] * made[other] > used[other] * made[one])

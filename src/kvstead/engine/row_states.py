@@ -58,7 +58,7 @@ class RowStates:
         memory: Memory,
         allocator: StateAllocator,
         capacity: Capacity,
-        interval: int | None,
+        interval: int,
     ) -> None:
         num_rows = rows.table.num_rows + 1
         self.interval = interval
@@ -233,7 +233,9 @@ class RowStates:
 
     def _is_worth(self, row: int, kind: CopyKind) -> bool:
         """Whether to make a copy of that kind: while no state was evicted, any; then those that are used."""
-        return not self._tree.evicted.pages[STATE] or self._is_probe[row] or self._record.is_worth(kind)
+        if not self._tree.evicted.pages[STATE] or self._is_probe[row]:
+            return True
+        return self._record.is_worth(kind, has_grid=0 < self.interval <= self._mark[row])
 
     def _next(self, row: int, length: int) -> int:
         """Where behind `length` the next copy is due."""
