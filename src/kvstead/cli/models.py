@@ -32,22 +32,31 @@ def models(
     """
     # Tables are not needed for help.
     from kvstead.model import preset_names  # noqa: PLC0415
-    from kvstead.report.console import error_console, output_console  # noqa: PLC0415
+    from kvstead.report.console import output_console  # noqa: PLC0415
     from kvstead.report.files import to_json  # noqa: PLC0415
-    from kvstead.report.models import model_table, models_table  # noqa: PLC0415
-    from kvstead.report.table import print_text  # noqa: PLC0415
+    from kvstead.report.models import model_table  # noqa: PLC0415
 
     presets = preset_names()
     parts = [preset for preset in presets if name is None or name.lower() in preset]
-    if name is not None and (name in presets or Path(name).exists() or not parts):
-        found = _read(name, dtype, tp)
-        if json:
-            typer.echo(to_json(_figures(*found)))
-        else:
-            output_console().print(model_table(*found))
+    if name is None or (name not in presets and parts and not Path(name).exists()):
+        _list(parts, dtype, tp, json=json)
         return
+    found = _read(name, dtype, tp)
+    if json:
+        typer.echo(to_json(_figures(*found)))
+    else:
+        output_console().print(model_table(*found))
+
+
+def _list(presets: list[str], dtype: str, tp: int, *, json: bool) -> None:
+    """One line for each model; those that cannot be read with these options are named behind them."""
+    from kvstead.report.console import error_console, output_console  # noqa: PLC0415
+    from kvstead.report.files import to_json  # noqa: PLC0415
+    from kvstead.report.models import models_table  # noqa: PLC0415
+    from kvstead.report.table import print_text  # noqa: PLC0415
+
     rows, faults = [], []
-    for preset in parts:
+    for preset in presets:
         try:
             rows.append(_read(preset, dtype, tp))
         except LayoutError as error:

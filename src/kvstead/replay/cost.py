@@ -111,20 +111,18 @@ class RooflineCost:
         require_between("mfu", mfu, 1.0)
         require_between("mbu", mbu, 1.0)
         require_positive("num_gpus", num_gpus)
-        require_at_least("attention_flops_per_pair", attention_flops_per_pair, 0)
-        require_at_least("kv_bytes_per_token", kv_bytes_per_token, 0)
-        require_at_least("bounded_flops_per_pair", bounded_flops_per_pair, 0)
-        require_at_least("window_bytes_per_token", window_bytes_per_token, 0)
-        require_at_least("state_bytes", state_bytes, 0)
-        require_at_least("overhead_seconds", overhead_seconds, 0)
+        pairs = {"attention_flops_per_pair": attention_flops_per_pair, "bounded_flops_per_pair": bounded_flops_per_pair}
+        tokens = {"kv_bytes_per_token": kv_bytes_per_token, "window_bytes_per_token": window_bytes_per_token}
+        others = {"state_bytes": state_bytes, "overhead_seconds": overhead_seconds}
+        for name, figure in (pairs | tokens | others).items():
+            require_at_least(name, figure, 0)
         flops_per_second = num_gpus * gpu.peak_flops(fp8=fp8) * mfu
         bytes_per_second = num_gpus * gpu.bandwidth * mbu
         self._token_seconds = _FLOPS_PER_PARAM * active_params / flops_per_second
         self._pair_seconds = attention_flops_per_pair / flops_per_second
         self._weight_seconds = total_params * weight_bytes / bytes_per_second
-        self._kv_seconds = kv_bytes_per_token / bytes_per_second
         self._window_pair_seconds = bounded_flops_per_pair / flops_per_second
-        self._window_seconds = window_bytes_per_token / bytes_per_second
+        self._kv_seconds, self._window_seconds = (each / bytes_per_second for each in tokens.values())
         self._state_seconds = 2 * state_bytes / bytes_per_second  # read and written
         self._log_untouched = log1p(-active_params / total_params) if active_params < total_params else _ALL_TOUCHED
         self._overhead = float(overhead_seconds)

@@ -137,11 +137,10 @@ def by_arrival(
     columns, and notes (`problems`, `num_left_out`, `guesses`), as in `Trace`.
     """
     order = np.argsort(arrivals, kind="stable")
-    starts = np.cumsum(block_counts) - block_counts
     counts = block_counts[order]
     offsets = np.concatenate(([0], np.cumsum(counts))).astype(np.int64)
     # Where the ids of each sorted row lie in the unsorted array.
-    source = np.arange(offsets[-1]) + np.repeat(starts[order] - offsets[:-1], counts)
+    source = np.arange(offsets[-1]) + np.repeat((np.cumsum(block_counts) - block_counts)[order] - offsets[:-1], counts)
     num = len(arrivals)
     places = np.full(num + 1, -1)  # of each row in the new order; the last entry is that of no row
     places[order] = np.arange(num)
