@@ -48,7 +48,7 @@ class ModelArguments:
     dtype: Annotated[str | None, typer.Option(help="Of weights, such as bfloat16; else the checkpoint's.")] = None
 
     def sampling(self) -> dict[str, Any]:
-        """The keywords of `SamplingParams`."""
+        """What the options say of sampling: keywords of `SamplingParams`."""
         names = ("max_new_tokens", "temperature", "top_p", "top_k", "seed")
         return {name: getattr(self, name) for name in names} | {"stop": tuple(self.stop or ())}
 
