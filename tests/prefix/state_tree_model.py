@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from math import inf
 
 from window_tree_model import Usage, WindowTreeModel, first_needed
@@ -123,7 +123,7 @@ class StateTreeModel(WindowTreeModel):
 
     def evict_bytes(self, num_bytes, token_bytes, window_token_bytes, state_bytes):
         """Victim after victim, each the lowest of all that could go, until there are bytes enough."""
-        gone, freed = Gone(), 0
+        gone, freed, dead, lost = Gone(), 0, [], []
         while freed < num_bytes and (victims := self.victims(window_token_bytes, state_bytes)):
             _, side, what = min(victims, key=lambda victim: victim[:2])
             if side == FULL:
@@ -131,15 +131,18 @@ class StateTreeModel(WindowTreeModel):
                 assert one.num_nodes == 1
             elif side == STATE:
                 self.take_states([what])
-                one = Gone(0, 0, num_states=1, num_states_alone=1)
+                lost.append(what)
+                one = Gone(0, 0, num_states=1)
             else:
                 died = self.bury(what, -(-(num_bytes - freed) // window_token_bytes))
                 self.join_tombstones(died)
-                one = Gone(0, 0, len(died) * self.page_size, len(died) * self.page_size)
+                dead += died
+                one = Gone(0, 0, len(died) * self.page_size)
             gone += one
             freed = gone.num_tokens * token_bytes
             freed += gone.num_window_tokens * window_token_bytes + gone.num_states * state_bytes
-        return gone
+        stay = [sum(key in self.pages for key in keys) for keys in (dead, lost)]
+        return replace(gone, num_tombstoned=stay[0] * self.page_size, num_states_alone=stay[1])
 
     def victims(self, window_token_bytes, state_bytes):
         """All that could go next: (rank, side, what), ranks of a node's end last."""

@@ -20,12 +20,16 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import NoReturn
 
+import numpy as np
+
 from kvstead.errors import AuditError
 from kvstead.kernels.array_types import IntArray
 from kvstead.prefix.node import Node
 from kvstead.prefix.queue import EvictionQueue, Rank
 
 LONGEST_JOIN = 8192  # tokens; nodes that were cut apart are joined up to this length, because a join copies them
+
+NO_PAGES: IntArray = np.empty(0, dtype=np.int64)
 
 
 class Component:
@@ -88,12 +92,13 @@ class Component:
     def loosen(self, node: Node, since: int, to: int) -> None:
         """One lock of `node` that keeps what it needs from `since` on needs it only from `to` on."""
 
-    def evict(self, num_pages: int, *, num_victims: int | None = None) -> int:  # noqa: ARG002
-        """Free at least `num_pages` pages, or all that are evictable; nodes stay. Returns how many pages went.
+    def evict(self, num_pages: int, *, num_victims: int | None = None) -> IntArray:  # noqa: ARG002
+        """Free at least `num_pages` pages, or all that are evictable; nodes stay.
 
-        num_victims: of that many nodes at most. Raises what the pool raises, with nothing changed.
+        num_victims: of that many nodes at most. Returns the full page of each page that went, a node's last for its
+        state. Raises what the pool raises, with nothing changed.
         """
-        return 0
+        return NO_PAGES
 
     def release(self, nodes: Sequence[Node]) -> None:
         """Free what nodes hold that are about to leave the tree. Raises before anything has changed."""

@@ -13,10 +13,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+import numpy as np
+
 from kvstead.errors import InvalidSize, KVSteadError, OpenGroup
+from kvstead.kernels.array_types import IntArray
 from kvstead.pages.amounts import FULL, Amounts, Evicted
-from kvstead.prefix.component import Component
+from kvstead.prefix.component import NO_PAGES, Component
 from kvstead.prefix.full import FullComponent
+from kvstead.prefix.node import Node
 from kvstead.prefix.slot_pools import SlotPool
 from kvstead.prefix.structure import TreeStructure
 
@@ -43,15 +47,15 @@ class Eviction:
             raise InvalidSize(f"cannot evict {dict(wanted)} pages. Ask for 0 or more of each side.")
         self._require_no_group()
         num_pages = wanted.get(FULL, 0)
-        victims, gone = self._evict_nodes(num_pages) if num_pages else (0, Amounts())
+        victims, gone = self._evict_nodes(num_pages) if num_pages else ([], Amounts())
         alone = Amounts()
         for part in reversed(self._components):
             side = part.side
             num_pages = wanted.get(side, 0) - gone.get(side, 0)
             if num_pages > 0 and part is not self._full:
-                alone[side] = part.evict(num_pages)
+                alone[side] = part.evict(num_pages).size
                 gone[side] = gone.get(side, 0) + alone[side]
-        return Evicted(gone, alone, victims)
+        return Evicted(gone, alone, len(victims))
 
     def evict_bytes(self, num_bytes: int, page_bytes: Mapping[str, int]) -> Evicted:
         """Victim after victim, until they make up `num_bytes`. A side of no bytes is not evicted alone."""
@@ -63,7 +67,8 @@ class Eviction:
         self._require_no_group()
         each = Amounts(page_bytes)
         parts = [part for part in reversed(self._components) if part is not self._full and each[part.side]]
-        num_nodes, gone, alone = 0, Amounts(), Amounts()
+        nodes: list[Node] = []
+        gone, alone = Amounts(), {part.side: [NO_PAGES] for part in parts}
         while num_bytes > 0:
             lowest, victim = self._full.first(), None  # no victim: a node as a whole
             for part in parts:
@@ -74,21 +79,22 @@ class Eviction:
                 break
             if victim is None:
                 victims, step = self._evict_nodes(1)
-                num_nodes += victims
+                nodes += victims
             else:
                 num_pages = -(-num_bytes // each[victim.side])
-                step = Amounts({victim.side: victim.evict(num_pages, num_victims=1)})
-                alone += step
+                pages = victim.evict(num_pages, num_victims=1)
+                step = Amounts({victim.side: pages.size})
+                alone[victim.side].append(pages)
             num_bytes -= step.weighed(each)
             gone += step
-        return Evicted(gone, alone, num_nodes)
+        return Evicted(gone, _staying(alone, nodes), len(nodes))
 
-    def _evict_nodes(self, num_pages: int) -> tuple[int, Amounts]:
-        """Leaves, and parents whose last child has gone: how many nodes, and what they held."""
+    def _evict_nodes(self, num_pages: int) -> tuple[list[Node], Amounts]:
+        """Leaves, and parents whose last child has gone, and what they held."""
         victims = self._full.choose(num_pages)
         gone = Amounts()
         if not victims:
-            return 0, gone
+            return victims, gone
         for part in self._components:
             gone[part.side] = sum([part.pages_of(node) for node in victims])
         try:
@@ -96,8 +102,15 @@ class Eviction:
         except KVSteadError:
             self._full.put_back(victims)
             raise
-        return len(victims), gone
+        return victims, gone
 
     def _require_no_group(self) -> None:
         if self._pool.free_group is not None:
             raise OpenGroup("eviction inside a free group would make nothing available. End the group first.")
+
+
+def _staying(alone: Mapping[str, Sequence[IntArray]], nodes: Sequence[Node]) -> Amounts:
+    """How many of the pages that went alone are of nodes that did not go later in the same call."""
+    left = np.concatenate([NO_PAGES, *(node.pages for node in nodes)])
+    went = {side: np.concatenate(pages) for side, pages in alone.items()}
+    return Amounts({side: int(np.isin(pages, left, invert=True).sum()) for side, pages in went.items() if pages.size})

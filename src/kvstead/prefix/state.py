@@ -96,8 +96,8 @@ class StateComponent(Component):
         if node.state.holds == 0:
             self._queue.add(node)
 
-    def evict(self, num_pages: int, *, num_victims: int | None = None) -> int:
-        """Free that many states, or all without holds; returns how many."""
+    def evict(self, num_pages: int, *, num_victims: int | None = None) -> IntArray:
+        """Free that many states, or all without holds."""
         chosen: list[Node] = []
         limit = num_pages if num_victims is None else min(num_pages, num_victims)
         while len(chosen) < limit and (node := self._queue.pop()) is not None:
@@ -108,10 +108,11 @@ class StateComponent(Component):
             for node in chosen:
                 self._queue.add(node)
             raise
+        pages = np.array([node.pages[-1] for node in chosen], dtype=np.int64)
         for node in chosen:
             self._full.use(node, 0)
             self._structure.join(node)
-        return len(chosen)
+        return pages
 
     def release(self, nodes: Sequence[Node]) -> None:
         """Free the states of nodes that leave the tree, or only lose their states, in one call."""

@@ -18,11 +18,9 @@ import numpy as np
 from kvstead.errors import UseAfterFree
 from kvstead.kernels.array_types import IntArray
 from kvstead.kernels.tokens import TokenArray, common_prefix
-from kvstead.prefix.component import Component, fail
+from kvstead.prefix.component import NO_PAGES, Component, fail
 from kvstead.prefix.node import Node
 from kvstead.prefix.token_keys import PLAIN, ChildKey, KeySpans, Namespace, child_key, first_difference, spans_between
-
-NO_PAGES: IntArray = np.empty(0, dtype=np.int64)
 
 
 def walk(root: Node, key: TokenArray, namespace: Namespace, keys: KeySpans, page_size: int) -> tuple[list[Node], int]:

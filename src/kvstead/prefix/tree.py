@@ -19,14 +19,14 @@ from kvstead.kernels.array_types import IntArray
 from kvstead.kernels.arrays import Integers, to_host
 from kvstead.model.window import Window
 from kvstead.pages.amounts import Evicted
-from kvstead.prefix.component import Component
+from kvstead.prefix.component import NO_PAGES, Component
 from kvstead.prefix.eviction import Eviction
 from kvstead.prefix.full import FullComponent
 from kvstead.prefix.node import Insertion, Match, Node, Tokens, WindowPart, key_of
 from kvstead.prefix.queue import policy_named
 from kvstead.prefix.slot_pools import SlotPool, StateSlots, window_pool
 from kvstead.prefix.state import StateComponent
-from kvstead.prefix.structure import NO_PAGES, TreeStructure, Watcher, audit_structure, path_up, walk
+from kvstead.prefix.structure import TreeStructure, Watcher, audit_structure, path_up, walk
 from kvstead.prefix.token_keys import NO_KEYS, PLAIN, Keys, Namespace, key_spans
 from kvstead.prefix.tree_counts import TreeCounts
 from kvstead.prefix.window import WindowComponent

@@ -22,7 +22,7 @@ from kvstead.errors import AuditError, InvalidSize, LockUnderflow
 from kvstead.kernels.array_types import IntArray
 from kvstead.model.window import Window
 from kvstead.pages.amounts import WINDOW
-from kvstead.prefix.component import LONGEST_JOIN, Component
+from kvstead.prefix.component import LONGEST_JOIN, NO_PAGES, Component
 from kvstead.prefix.full import FullComponent
 from kvstead.prefix.node import Node, WindowPart
 from kvstead.prefix.queue import Policy, window_rank
@@ -182,7 +182,7 @@ class WindowComponent(Component):
             assert at.parent is not None, "the root has no window to loosen"
             self._structure.join(at.parent)
 
-    def evict(self, num_pages: int, *, num_victims: int | None = None) -> int:
+    def evict(self, num_pages: int, *, num_victims: int | None = None) -> IntArray:
         """Free at least `num_pages` window pages, or all that no lock keeps; the full side stays.
 
         Whole nodes, `num_victims` at most, but for the last, which is cut if it holds much more than is wanted.
@@ -195,9 +195,7 @@ class WindowComponent(Component):
                 break
             chosen.append(self._head(node, num_pages - num_freed))
             num_freed += chosen[-1].pages.size
-        if chosen:
-            self._bury(chosen)
-        return num_freed
+        return self._bury(chosen) if chosen else NO_PAGES
 
     def release(self, nodes: Sequence[Node]) -> None:
         """Count nodes out; the full side frees the pages of both."""
@@ -224,9 +222,10 @@ class WindowComponent(Component):
         self._queue.add(node)
         return upper
 
-    def _bury(self, chosen: Sequence[Node]) -> None:
-        """Make chosen nodes tombstones, and join those to the tombstones next to them."""
-        self._pool.free_window_pages(np.concatenate([node.pages for node in chosen]))
+    def _bury(self, chosen: Sequence[Node]) -> IntArray:
+        """Make chosen nodes tombstones, and join those to the tombstones next to them; returns their pages."""
+        pages = np.concatenate([node.pages for node in chosen])
+        self._pool.free_window_pages(pages)
         for node in chosen:
             self._count_evictable(node, -1)
             node.window.is_live = node.window.was_needed = False
@@ -238,6 +237,7 @@ class WindowComponent(Component):
                 self._structure.join(node.parent)
             if len(node.children) == 1 and not next(iter(node.children.values())).window.is_live:
                 self._structure.join(node)
+        return pages
 
     def _start(self, node: Node) -> int:
         """Where the part begins that a sequence needs which continues at `node`, a page boundary."""
