@@ -479,12 +479,12 @@ def test_slots_of_a_model_of_windows_are_window_slots(kvstead, chat):
     assert "lost to dead windows" in ended.err
 
 
-def test_a_window_side_too_small_for_a_request_rejects_it_with_a_reason(kvstead, chat):
-    """Requests that need more window pages than there are can never run; the reason says so."""
+def test_a_window_side_below_the_window_of_a_request_is_refused(kvstead, chat):
+    """No request could ever run, so none is tried; the error says how many window slots would do."""
     ended = kvstead("replay", chat, "--model", "gemma-3-1b", "--slots", 640, "--window-ratio", 0.025, "--json")
-    assert ended.code == 1, ended.err
-    assert ended.json["requests"]["rejected"] == 8
-    assert "window" in ended.json["rejections"][0]
+    assert (ended.code, ended.out) == (2, "")
+    assert "the window side of gemma-3-1b has 1 pages of 16" in ended.err
+    assert "Give 544 window slots or more" in ended.err
 
 
 def test_the_timeline_has_columns_of_the_window_side(kvstead, chat, tmp_path):

@@ -110,6 +110,8 @@ def traffic(seed, kind, pool_layout, size):
         window=(alone[WINDOW] * factor + int(rng.integers(0, 2))) if alone[WINDOW] else 0,
         state=(factor + int(one_of(0, 0, 0, 1, 2, 6))) if alone[STATE] else 0,
     )
+    if sizes[WINDOW]:
+        sizes[WINDOW] = max(sizes[WINDOW], min(-(-span // page_size), sizes[FULL] or most))
     if pool_layout == "unified":  # grids may cost a page of each
         sizes = Amounts({side: count + (count > 0) * int(rng.integers(0, 2)) for side, count in sizes.items()})
     may_move = Switch()

@@ -1,9 +1,15 @@
 """Building a manager of a model with windows, and one that holds tensors too."""
 
+import re
+
+import numpy as np
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 
-from kvstead.engine import KVCacheManager
+from kvstead.engine import KVCacheManager, Request
+from kvstead.engine.admission import Admission
 from kvstead.errors import ForeignPage, InvalidSize, LayoutError
 from kvstead.model import ModelLayout
 from kvstead.model.sizing import split_for_slots
@@ -13,16 +19,45 @@ from tiny_model import LAYER_BYTES, tiny_layout, tiny_manager, tiny_window_layou
 WITHOUT_STORAGE = {"max_requests": 4, "max_length": 64, "storage": False}
 
 
+@given(
+    page_size=st.integers(1, 5),
+    span=st.integers(1, 20),
+    num_pages=st.integers(1, 12),
+    num_window_pages=st.integers(1, 12),
+    max_length=st.integers(1, 30),
+    pure=st.booleans(),
+)
+def test_a_window_side_below_one_window_is_refused(page_size, span, num_pages, num_window_pages, max_length, pure):
+    """A manager is built if and only if its window side holds the window of the longest row that can be; it says so."""
+    sides = {"num_slots": (num_window_pages if pure else num_pages) * page_size}
+    if not pure:
+        sides["num_window_slots"] = num_window_pages * page_size
+    layout, sizes = tiny_window_layout(span, pure=pure), {"max_requests": 1, "max_length": max_length, **sides}
+    longest = min(span, max_length, *([] if pure else [num_pages * page_size]))
+    if num_window_pages * page_size >= longest:
+        assert (
+            tiny_manager(page_size=page_size, layout=layout, **sizes).num_window_slots == num_window_pages * page_size
+        )
+        return
+    with pytest.raises(LayoutError, match=f"has {num_window_pages} pages of {page_size}.* of {span} tokens") as refused:
+        tiny_manager(page_size=page_size, layout=layout, **sizes)
+    enough = int(re.search(r"Give (\d+) window slots", str(refused.value))[1])
+    sizes["num_slots" if pure else "num_window_slots"] = enough
+    manager = tiny_manager(page_size=page_size, layout=layout, **sizes)
+    request = Request(1, np.zeros(max_length, dtype=np.int64), 1)
+    assert "window" not in Admission(manager, 0).why_never(request)
+
+
 @pytest.mark.parametrize("page_size", [1, 3, 16])
 @pytest.mark.parametrize("chunked", [False, True])
 def test_sides_as_given_take_their_bytes_and_a_page_of_padding_each(page_size, chunked):
     """Slots of both sides are rounded to pages, and the stats of each side count its own padding."""
-    layout = tiny_window_layout(5, chunked=chunked)
+    layout = tiny_window_layout(4, chunked=chunked)
     manager = tiny_manager(7 * page_size, page_size, layout=layout, num_window_slots=4 * page_size)
     assert (manager.num_slots, manager.num_window_slots) == (7 * page_size, 4 * page_size)
     assert (manager.token_bytes, manager.window_token_bytes) == (LAYER_BYTES, LAYER_BYTES)
     assert manager.total_bytes == (8 + 5) * page_size * LAYER_BYTES
-    assert manager.window == Window(5, is_chunked=chunked)
+    assert manager.window == Window(4, is_chunked=chunked)
     sides = manager.stats().by_side
     assert list(sides) == ["full", "window"]
     assert sides["full"].total_bytes == 8 * page_size * LAYER_BYTES

@@ -38,7 +38,9 @@ class WindowMachine(ManagerMachine):
         self.make(page_size, num_pages, num_window_pages, span, is_chunked, pure, is_caching, policy)
 
     def make(self, page_size, num_pages, num_window_pages, span, is_chunked, pure, is_caching, policy):
-        """The memory and its model."""
+        """The memory and its model; the window side holds at least the window of a row."""
+        least = min(-(-span // page_size), -(-WIDTH // page_size), *([] if pure else [num_pages]))
+        num_window_pages = max(num_window_pages, least)
         if pure:
             sides = {"num_slots": num_window_pages * page_size}
         else:

@@ -55,7 +55,7 @@ def reads(window, position):
 @given(traces(), LAYOUTS, st.sampled_from([1, 2, 4]), st.integers(4, 30), LIMITS)
 def test_every_step_costs_what_its_tokens_read(trace, layout, page_size, num_pages, limits):
     """The runner's time is a count over every computed token, and over every position that it reads in a window."""
-    manager = tiny_manager(num_pages * page_size, page_size, layout=layout)
+    manager = tiny_manager(max(num_pages * page_size, 12), page_size, layout=layout)  # 12: the longest window
     scheduler = Scheduler(manager, **limits)
     cost, spent, expected = LinearCost(), [], []
     runner = CostRunner(trace, cost, manager.table.num_rows, spent.append, window=manager.window)
@@ -78,7 +78,7 @@ def test_every_step_costs_what_its_tokens_read(trace, layout, page_size, num_pag
 @given(traces(), LAYOUTS, st.sampled_from([1, 2, 4]), st.integers(4, 30), LIMITS)
 def test_counts_and_sides_add_up(trace, layout, page_size, num_pages, limits):
     """Each request ends; states sum to sides and sides to the memory, on average and at every sample."""
-    manager = tiny_manager(num_pages * page_size, page_size, layout=layout)
+    manager = tiny_manager(max(num_pages * page_size, 12), page_size, layout=layout)  # 12: the longest window
     result = Replay(trace, Scheduler(manager, **limits), LinearCost()).run()
     figures = result.figures
     manager.audit()

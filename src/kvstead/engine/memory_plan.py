@@ -128,10 +128,14 @@ def plan_memory(layout: ModelLayout, asked: MemoryRequest, max_requests: int, ma
         raise InvalidSize(
             f"num_bytes is {asked.num_bytes} and num_slots is {asked.num_slots}. Give exactly one of them."
         )
-    if layout.full_bytes_per_token and (layout.window_rule is not None or layout.state_bytes):
-        return _divided(layout, asked)
     max_requests, max_length = whole(max_requests, "max_requests"), whole(max_length, "max_length")
-    return _one_side(layout, asked, max_requests * -(-max_length // asked.page_size))
+    row_pages = -(-max_length // asked.page_size)
+    if layout.full_bytes_per_token and (layout.window_rule is not None or layout.state_bytes):
+        plan = _divided(layout, asked)
+    else:
+        plan = _one_side(layout, asked, max_requests * row_pages)
+    _require_a_window(layout, plan, row_pages)
+    return plan
 
 
 def sides_of(layout: ModelLayout, page_size: int) -> tuple[Side, ...]:
@@ -208,6 +212,20 @@ def _one_side(layout: ModelLayout, asked: MemoryRequest, row_pages: int) -> Memo
     if layout.window_rule is not None:
         pages = Amounts({FULL: row_pages + _NAMES_PER_WINDOW_SLOT * num_pages, WINDOW: num_pages})
     return _plan(layout, asked, num_bytes, pages)
+
+
+def _require_a_window(layout: ModelLayout, plan: MemoryPlan, row_pages: int) -> None:
+    """Refuse a window side that is smaller than the window of one row, which `row_pages` may bound."""
+    if plan.window is None:
+        return
+    span, size, have = plan.window.span, plan.page_size, plan.sides[WINDOW].num_pages
+    needed = -(-span // size)
+    if have < min(needed, row_pages, plan.sides[FULL].num_pages):
+        raise LayoutError(
+            f"the window side of {layout.name} has {have} pages of {size}, and the window of {span} tokens of a single "
+            f"request takes {needed}, {plan.window.pages(size)} while it moves. Give {plan.window.pages(size) * size} "
+            f"window slots or more, or a max_length of {have * size} at most."
+        )
 
 
 def _divided(layout: ModelLayout, asked: MemoryRequest) -> MemoryPlan:
