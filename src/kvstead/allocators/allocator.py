@@ -189,9 +189,9 @@ class Allocator:
         `slots` at once. Raises `ForeignPage` for padding or a slot outside the pool, `DoubleFree` for a page that
         nobody holds; then nothing is changed. O(slots).
         """
+        after = self._after_free()
         array = to_host(slots)
         if array.size:
-            after = self._after_free()
             self._follow(self._pool.leave_slots(array, self.page_size, after), after)
 
     def free_segment(self, slots: Integers, *, start_pos: int) -> None:

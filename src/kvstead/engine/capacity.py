@@ -66,7 +66,7 @@ class Capacity(ABC):
 
     def _note_shortage(self) -> None:
         if self.first_shortage is None:
-            held = sum([pool.num_live * self._plan.sides[side].page_bytes for side, pool in self._pools.items()])
+            held = sum([pool.table.num_live * self._plan.sides[side].page_bytes for side, pool in self._pools.items()])
             self.first_shortage = held / self._plan.total_bytes
 
 
