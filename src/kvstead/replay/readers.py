@@ -61,7 +61,7 @@ def _read(path: str, options: LogOptions, advance: Callable[[int], None]) -> Tra
                     columns.add(row)
         except Unreadable as error:
             if options.strict:
-                raise TraceError(f"{place}: {error.reason}. Correct it or remove it.") from None
+                raise error.at(place) from None
             columns.leave_out(place, error.reason)
         if reader is None and columns.num_left_out == _MOST_TRIES:
             break

@@ -9,13 +9,8 @@ from kvstead.replay.options import ReplayOptions
 from kvstead.replay.result import ReplayResult
 
 _MOST_MESSAGES = 20
-_BEHIND_OPTIONS = (
-    "output_tokens",
-    "clock_s",
-    "interrupted",
-    "overload",
-    "goodput",
-)  # figures added after the options had their place
+# Figures that were added after the options had their place.
+_BEHIND_OPTIONS = ("output_tokens", "clock_s", "interrupted", "overload", "goodput")
 
 
 def summarize(result: ReplayResult, options: ReplayOptions) -> dict[str, Any]:

@@ -91,7 +91,8 @@ def mooncake_rows(trace: Trace) -> Iterator[MooncakeRow]:
     if trace.has_reuse and trace.block_size is None:
         sizes = ", ".join(map(str, np.unique(trace.block_sizes)))
         raise TraceError(f"{trace.name} has block sizes {sizes}. Write the traces of each block size on their own.")
-    sessions, turns = session_of(trace), np.bincount(session_of(trace), minlength=len(trace))
+    sessions = session_of(trace)
+    turns = np.bincount(sessions, minlength=len(trace))
     return (_row(trace, request, sessions, turns) for request in range(len(trace)))
 
 
@@ -99,12 +100,18 @@ def write_parquet(trace: Trace, path: str | Path) -> None:
     """Write a trace as a Parquet table of Mooncake's fields. Raises as `write_mooncake`, and without pyarrow."""
     rows = mooncake_rows(trace)
     pyarrow = pyarrow_for(path)
-    names = {"timestamp": "float64", "input_length": "int64", "output_length": "int64", "block_size": "int64"}
-    types = [
-        (name, pyarrow.type_for_alias(kind))
-        for name, kind in (names | {"session_id": "string", "delay": "float64"}).items()
-    ]
-    schema = pyarrow.schema([*types, ("hash_ids", pyarrow.list_(pyarrow.int64()))])
+    tokens, milliseconds = pyarrow.int64(), pyarrow.float64()
+    schema = pyarrow.schema(
+        [
+            ("timestamp", milliseconds),
+            ("input_length", tokens),
+            ("output_length", tokens),
+            ("block_size", tokens),
+            ("session_id", pyarrow.string()),
+            ("delay", milliseconds),
+            ("hash_ids", pyarrow.list_(pyarrow.int64())),
+        ]
+    )
     try:
         with pyarrow.parquet.ParquetWriter(str(path), schema, compression="zstd") as table:
             while batch := [row.fields() for row in islice(rows, 4096)]:

@@ -52,14 +52,14 @@ def replay_bar() -> Iterator[Callable[[ReplayProgress], None]]:
 @contextmanager
 def reading_bar(paths: Sequence[str]) -> Iterator[Callable[[int], None]]:
     """Show how much of some files has been read. Yields a function that is told each number of bytes."""
-    sizes = [Path(file).stat().st_size for path in paths for file in files_of(path) if Path(file).is_file()]
+    total = sum(Path(file).stat().st_size for path in paths for file in files_of(path) if Path(file).is_file())
     done = 0
     with _bar(TextColumn("reading"), BarColumn(), DownloadColumn()) as draw:
 
         def advance(num_bytes: int) -> None:
             nonlocal done
             done += num_bytes
-            draw(done, sum(sizes))
+            draw(done, total)
 
         yield advance
 

@@ -74,9 +74,8 @@ class Columns:
             first = f" The first: {self.problems[0]}" if self.problems else ""
             raise TraceError(f"{source} holds no request: {reason}.{first}")
         counts = np.array(self._block_counts, dtype=np.int64)
-        seconds, sampled = self._arrivals()
-        follows, delays = np.array(self._follows, dtype=np.int64), np.array(self._delays)
-        guesses = (*reader.guesses, *sampled, *self._clock_faults(seconds))
+        follows = np.array(self._follows, dtype=np.int64)
+        seconds, sampled = self._arrivals(follows)
         return by_arrival(
             name=name,
             format=reader.format,
@@ -87,10 +86,10 @@ class Columns:
             block_counts=np.maximum(counts, 0),
             block_ids=_numbered(np.array(self._block_ids, dtype=np.int64)),
             follows=follows,
-            delays=delays,
+            delays=np.array(self._delays),
             problems=tuple(self.problems),
             num_left_out=self.num_left_out,
-            guesses=guesses,
+            guesses=(*reader.guesses, *sampled, *self._clock_faults(seconds)),
         )
 
     def _clock_faults(self, seconds: NDArray[np.float64]) -> tuple[str, ...]:
@@ -104,10 +103,9 @@ class Columns:
             return ()
         return (f"{text}: is that the unit of time? Set another with --time-unit",)
 
-    def _arrivals(self) -> tuple[NDArray[np.float64], tuple[str, ...]]:
+    def _arrivals(self, follows: NDArray[np.int64]) -> tuple[NDArray[np.float64], tuple[str, ...]]:
         """When requests arrive, turns that follow others no earlier than these allow; and what was assumed."""
         seconds = np.array(self._seconds)
-        follows = np.array(self._follows, dtype=np.int64)
         unknown = np.isnan(seconds) & (follows < 0)
         if np.isfinite(self._first_seconds):
             seconds -= self._first_seconds

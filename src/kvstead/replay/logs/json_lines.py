@@ -23,10 +23,14 @@ class Unreadable(Exception):
             f"expected {expected}, found {text if len(text) <= _LONGEST_SHOWN else text[: _LONGEST_SHOWN - 3] + '...'}"
         )
 
+    def at(self, place: str) -> TraceError:
+        """The error that ends the reading. place: the file and the row."""
+        return TraceError(f"{place}: {self.reason}. Correct it or remove it.")
+
 
 def malformed(place: str, expected: str, found: object) -> NoReturn:
     """Raise the `TraceError` for a line that does not follow its format."""
-    raise TraceError(f"{place}: {Unreadable(expected, found).reason}. Correct it or remove it.") from None
+    raise Unreadable(expected, found).at(place) from None
 
 
 def json_record(line: str) -> Mapping[str, Any]:

@@ -5,6 +5,7 @@ The first bytes decide. A record is a mapping; what is no record is told by `Unr
 
 from __future__ import annotations
 
+import codecs
 import csv
 from collections.abc import Callable, Iterator
 from itertools import chain, islice
@@ -22,6 +23,7 @@ from kvstead.replay.streams import ByteStream, lines_of, source_name
 
 Raw: TypeAlias = Any  # a line or a record
 _PARQUET = b"PAR1"
+_BLANK = codecs.BOM_UTF8 + b" \t\r\n"  # what may stand before the first character
 _LARGEST_DOCUMENT = 1 << 28  # bytes of a JSON document that is read as a whole
 _LARGEST_ELEMENT = 1 << 26  # bytes between the ends of two elements of a list
 _LINES_OF_A_LOG = 500  # in which a server's log shows what it is
@@ -42,7 +44,7 @@ class Records(NamedTuple):
 def records_of(stream: ByteStream, path: str) -> Records:
     """The records of a file. Raises `TraceError` for a file that is empty, or of none of these kinds."""
     head = stream.head()
-    begin = head.lstrip(b"\xef\xbb\xbf \t\r\n")
+    begin = head.lstrip(_BLANK)
     if head.startswith(_PARQUET):
         return Records(table_rows(path), mapping, "row")
     is_list = begin[:1] == b"[" and begin[1:].lstrip()[:1] in {b"{", b"]"}  # a server's log has a time there
@@ -69,7 +71,7 @@ def records_of(stream: ByteStream, path: str) -> Records:
 
 def _is_line(head: bytes) -> bool:
     """Whether the first line is a JSON object by itself, and not the first of a document."""
-    line, _, rest = head.lstrip(b"\xef\xbb\xbf \t\r\n").partition(b"\n")
+    line, _, rest = head.lstrip(_BLANK).partition(b"\n")
     try:
         msgspec.json.decode(line)
     except (msgspec.DecodeError, RecursionError):
@@ -94,7 +96,7 @@ def _document(stream: ByteStream, path: str, *, is_list: bool) -> Iterator[tuple
                 f"{name} is one JSON object of more than {_LARGEST_DOCUMENT >> 20} MiB. Write its requests as JSON "
                 "Lines, one a line."
             )
-        yield 1, msgspec.json.decode(data.removeprefix(b"\xef\xbb\xbf"))
+        yield 1, msgspec.json.decode(data.removeprefix(codecs.BOM_UTF8))
     except _TooLarge:
         raise TraceError(
             f"{name} has an element of more than {_LARGEST_ELEMENT >> 20} MiB in its list. Is this a trace?"

@@ -75,7 +75,7 @@ class RowReader:
         self._guess_texts()
         session = field_of(record, self._fields.session) or f"{number}"
         seconds = self._seconds(record)
-        for turn in turns_of(messages_of(chat), self._texts, self._text_block_size()):
+        for turn in turns_of(messages_of(chat), self._texts, self._own_block_size()):
             yield Row(number, seconds, turn.prompt_len, turn.output_len, turn.block_ids, str(session))
             seconds = None  # the next turn comes after the answer
             self._guess("turns after the first arrive when the answer is read")
@@ -93,10 +93,10 @@ class RowReader:
         fault = ""
         if total is not None and prompt_len + output_len != number_of(total):
             fault = f"{prompt_len} + {output_len} tokens do not add up to the total of {total}"
-        if block_ids is not None and -(-prompt_len // self.block_size) != len(block_ids):
+        if block_ids is not None and (num_blocks := -(-prompt_len // self.block_size)) != len(block_ids):
             fault = fault or (
-                f"{prompt_len} prompt tokens take {-(-prompt_len // self.block_size)} blocks of {self.block_size} "
-                f"tokens, but there are {len(block_ids)} block ids"
+                f"{prompt_len} prompt tokens take {num_blocks} blocks of {self.block_size} tokens, but there are "
+                f"{len(block_ids)} block ids"
             )
         if session is not None and not fault:
             prompt_len, block_ids = self._in_session(session, prompt_len, output_len, block_ids)
@@ -129,7 +129,7 @@ class RowReader:
                 self._check_blocks(record, block_ids)
             return tokens_of(record, fields.prompt or ("prompt tokens",)), block_ids
         self._guess_texts()
-        counted, names = prompt_of(messages_of(_unpacked(text)), self._texts, self._text_block_size())
+        counted, names = prompt_of(messages_of(_unpacked(text)), self._texts, self._own_block_size())
         if stated is not None:
             self._counted += counted
             self._stated += tokens_of(record, fields.prompt)
@@ -170,7 +170,7 @@ class RowReader:
         elif self._options.deltas:
             prompt_len, block_ids = prompt_len + session.num_tokens, None
         if block_ids is None:
-            self._row_block_size = self.block_size = self.block_size or _DEFAULT_BLOCK_SIZE
+            self._row_block_size = self._own_block_size()
             if prompt_len < session.num_tokens and not self._options.deltas:
                 session.owner, session.first_ids = self._new_owner(), []
             block_ids = own_names(session.owner, -(-prompt_len // self.block_size))
@@ -186,7 +186,8 @@ class RowReader:
         self._num_owners += 1
         return self._num_owners
 
-    def _text_block_size(self) -> int:
+    def _own_block_size(self) -> int:
+        """The size of blocks that the log does not name."""
         self.block_size = self.block_size or _DEFAULT_BLOCK_SIZE
         return self.block_size
 
