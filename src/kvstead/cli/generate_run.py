@@ -28,9 +28,8 @@ def generate_and_report(
     arguments: GenerateArguments, requests: Sequence[PromptRequest], keywords: Mapping[str, Any]
 ) -> bool:
     """Load, generate, print texts and summary; returns whether it was interrupted. keywords: of `LLM`."""
-    params = [
-        _params(request, arguments.sampling()) for request in requests
-    ]  # refuse a faulty one before anything is loaded
+    sampling = arguments.sampling()
+    params = [_params(request, sampling) for request in requests]  # refuse a faulty one before anything is loaded
     with loading_bar() as show:
         llm = LLM(arguments.model, **keywords, report=show)
     prompts = [

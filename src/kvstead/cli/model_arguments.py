@@ -12,6 +12,16 @@ import typer
 from kvstead.byte_sizes import parse_bytes
 from kvstead.errors import CheckpointError
 
+SAMPLING: dict[str, tuple[str, tuple[type, ...]]] = {
+    "max_new_tokens": ("an integer", (int,)),
+    "temperature": ("a number", (int, float)),
+    "top_p": ("a number", (int, float)),
+    "top_k": ("an integer", (int,)),
+    "stop": ("a list of texts", (list,)),
+    "seed": ("an integer", (int,)),
+}
+"""The options of sampling that lines of a file of prompts take too, and the types of JSON that they have there."""
+
 
 class PoolLayout(StrEnum):
     """How the kinds of cache share the memory of a model that runs."""
@@ -49,8 +59,7 @@ class ModelArguments:
 
     def sampling(self) -> dict[str, Any]:
         """What the options say of sampling: keywords of `SamplingParams`."""
-        names = ("max_new_tokens", "temperature", "top_p", "top_k", "seed")
-        return {name: getattr(self, name) for name in names} | {"stop": tuple(self.stop or ())}
+        return {name: getattr(self, name) for name in SAMPLING} | {"stop": tuple(self.stop or ())}
 
     def keywords(self, max_requests: int) -> dict[str, Any]:
         """The keywords of `LLM`. Raises `InvalidSize` for a memory that is no size."""

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import typer
 
 from kvstead.cli.commands import require_one
-from kvstead.cli.model_arguments import ModelArguments, is_text
+from kvstead.cli.model_arguments import SAMPLING, ModelArguments, is_text
 from kvstead.errors import TraceError
 from kvstead.replay.logs.json_lines import Unreadable, json_record, malformed
 from kvstead.replay.streams import read_lines, source_name
@@ -17,14 +17,6 @@ from kvstead.replay.streams import read_lines, source_name
 Message = dict[str, str]
 
 _CONTENT = ("prompt", "messages")
-SAMPLING: dict[str, tuple[str, tuple[type, ...]]] = {
-    "max_new_tokens": ("an integer", (int,)),
-    "temperature": ("a number", (int, float)),
-    "top_p": ("a number", (int, float)),
-    "top_k": ("an integer", (int,)),
-    "stop": ("a list of texts", (list,)),
-    "seed": ("an integer", (int,)),
-}
 _KEYS = ", ".join(f"`{key}`" for key in SAMPLING)
 _WANTED = f'{{"prompt": "..."}} or {{"messages": [...]}}, and any of {_KEYS}, `keys`'
 
