@@ -31,15 +31,12 @@ _PUBLISHED: dict[str | None, Mapping[str, Any]] = {
     **{name: {"quant_method": "fp8"} for name in ("deepseek-v3", "kimi-k2", "minimax-m2", "mimo-v2-flash")},
     **{name: {"quant_method": "mxfp4"} for name in ("gpt-oss-20b", "gpt-oss-120b")},
 }
-_METHODS = {"fp8": "fp8", "fbgemm_fp8": "fp8", "mxfp4": "mxfp4", "gptq": "int4", "awq": "int4", "auto-round": "int4"}
+_INTEGER_METHODS = frozenset({"gptq", "awq", "auto-round"})
 
 
 @dataclass(frozen=True, slots=True)
 class WeightPrecision:
-    """bytes_per_weight: the mean over all weights. name: of the quantised ones. source: why.
-
-    is_fp8: whether matrices are multiplied in fp8 too; weights of 4 bits are multiplied in bfloat16.
-    """
+    """bytes_per_weight: the mean over all weights. name: of the quantised ones. source: why."""
 
     name: str
     bytes_per_weight: float
@@ -47,7 +44,7 @@ class WeightPrecision:
 
     @property
     def is_fp8(self) -> bool:
-        """Whether matrices are multiplied in 8 bits: those of weights alone are unpacked first."""
+        """Whether matrices are multiplied in fp8 too. Other quantised weights are unpacked to bfloat16 first."""
         return self.name == "fp8"
 
 
@@ -86,17 +83,15 @@ def _stated_precision(fields: Fields, stated: Mapping[str, Any]) -> str:
     for name in ("nvfp4", "mxfp4", "fp8"):
         if any(name in text for text in texts):
             return name
-    if texts[-1] in _METHODS:
+    if texts[-1] in _INTEGER_METHODS:
         bits = stated.get("bits", stated.get("w_bit", _FOUR_BITS))
-        return "int8" if bits == _EIGHT_BITS else _METHODS[texts[-1]]
+        return "int8" if bits == _EIGHT_BITS else "int4"
     groups = stated.get("config_groups")
     first: Any = next(iter(groups.values()), {}) if isinstance(groups, Mapping) else {}
     weights = first.get("weights") if isinstance(first, Mapping) else None
     if isinstance(weights, Mapping) and weights.get("num_bits") in {_FOUR_BITS, _EIGHT_BITS}:
-        is_float = weights.get("type") == "float"
-        return {_FOUR_BITS: "nvfp4" if is_float else "int4", _EIGHT_BITS: "fp8" if is_float else "int8"}[
-            weights["num_bits"]
-        ]
+        of_four, of_eight = ("nvfp4", "fp8") if weights.get("type") == "float" else ("int4", "int8")
+        return of_four if weights["num_bits"] == _FOUR_BITS else of_eight
     if stated.get("load_in_4bit") or stated.get("load_in_8bit"):
         return "int4" if stated.get("load_in_4bit") else "int8"
     raise LayoutError(
