@@ -11,6 +11,7 @@ over all sides (`evict_bytes`): useless ones first, then by the policy; the full
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 
 import numpy as np
@@ -68,7 +69,7 @@ class Eviction:
         each = Amounts(page_bytes)
         parts = [part for part in reversed(self._components) if part is not self._full and each[part.side]]
         nodes: list[Node] = []
-        gone, alone = Amounts(), {part.side: [NO_PAGES] for part in parts}
+        gone, alone = Amounts(), defaultdict[str, list[IntArray]](list)
         while num_bytes > 0:
             lowest, victim = self._full.first(), None  # no victim: a node as a whole
             for part in parts:
@@ -111,6 +112,8 @@ class Eviction:
 
 def _staying(alone: Mapping[str, Sequence[IntArray]], nodes: Sequence[Node]) -> Amounts:
     """How many of the pages that went alone are of nodes that did not go later in the same call."""
+    if not alone:
+        return Amounts()
     left = np.concatenate([NO_PAGES, *(node.pages for node in nodes)])
     went = {side: np.concatenate(pages) for side, pages in alone.items()}
-    return Amounts({side: int(np.isin(pages, left, invert=True).sum()) for side, pages in went.items() if pages.size})
+    return Amounts({side: int(np.isin(pages, left, invert=True).sum()) for side, pages in went.items()})

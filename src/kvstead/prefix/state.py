@@ -116,17 +116,16 @@ class StateComponent(Component):
 
     def release(self, nodes: Sequence[Node]) -> None:
         """Free the states of nodes that leave the tree, or only lose their states, in one call."""
-        losing = [(node, node.state.slot) for node in nodes if node.state is not None]
+        losing = [(node, node.state) for node in nodes if node.state is not None]
         if not losing:
             return
-        slots = [slot for _, slot in losing]
+        slots = [part.slot for _, part in losing]
         self._pool.free(np.array(slots, dtype=np.int64))
         self._slots.difference_update(slots)
-        for node in nodes:
-            if node.state is not None:
-                self._queue.discard(node)
-                num_next, node.state = node.state.num_next, None
-                self._count_next_above(node, num_next - 1)
+        for node, part in losing:
+            self._queue.discard(node)
+            node.state = None
+            self._count_next_above(node, part.num_next - 1)
 
     def is_joinable(self, upper: Node, lower: Node) -> bool:
         """Joinable when no state stands between the two, up to a length."""
