@@ -48,9 +48,8 @@ class Matches:
             here = hash(tokens[:found].tobytes())
             if found:
                 self.kept.append((number - self._passed.get(here, number - 1), found))
-            self._passed |= dict.fromkeys(
-                places | {here, hash(tokens[: (len(tokens) - 1) // 16 * 16].tobytes())}, number
-            )
+            last_page = hash(tokens[: (len(tokens) - 1) // PAGE_SIZE * PAGE_SIZE].tobytes())
+            self._passed |= dict.fromkeys(places | {here, last_page}, number)
         return lease
 
 

@@ -176,7 +176,7 @@ class PoolIndex:
         for name, num_pages in demand.items():
             if name not in self._index:
                 self._refuse(name)
-            is_plain = type(num_pages) is int
+            is_plain = type(num_pages) is int  # as nearly always, and then without a call: this is the hot path
             count = num_pages if is_plain else whole(num_pages, f"the number of pages of pool {name!r}")
             if count < 0:
                 raise InvalidSize(f"{count} pages of pool {name!r} are wanted. Ask for 0 or more.")

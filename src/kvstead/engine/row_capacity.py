@@ -78,10 +78,13 @@ class RowWindows:
             grid = last - last % self._interval if self._interval else 0
             places += [(grid, CopyKind.INTERVAL), (last, CopyKind.PROMPT)]
         takes_all = (start < last <= end and self.record.begins_probe()) or not self._tree.evicted.pages[WINDOW]
-        worth = [
-            kind for kind in CopyKind if takes_all or self.record.is_worth(kind, has_grid=0 < self._interval <= last)
-        ]
-        return sorted({at: kind for at, kind in reversed(places) if start < at <= end and kind in worth}.items())
+        has_grid = 0 < self._interval <= last
+        taken = {
+            at: kind
+            for at, kind in reversed(places)  # the first of those at one place counts
+            if start < at <= end and (takes_all or self.record.is_worth(kind, has_grid=has_grid))
+        }
+        return sorted(taken.items())
 
     def slide(self, rows: IntArray, grain: int = _NEVER) -> None:
         """Release what falls out of the rows' windows. O(rows).

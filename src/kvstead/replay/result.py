@@ -128,10 +128,10 @@ class Overload:
     """Requests came faster than they were served. since_s: from then on some have waited at every moment.
 
     factor: the time that serving took, of the time in which requests came; arithmetic_factor: that of its arithmetic
-    alone, 0 where steps take a constant time. waited_for: shares of that waiting by what
-    was short: "memory", "compute" (the tokens of a step were spent) or "max_running". wants: what would carry more;
-    "compute" also where arithmetic alone fills the time, so that no memory helps. bound: whether steps were bound by
-    "compute" or by "bandwidth"; empty where steps take a constant time.
+    alone, 0 where steps take a constant time. waited_for: shares of that waiting by what was short: "memory", "compute"
+    (the tokens of a step were spent) or "max_running". wants: what would carry more; "compute" also where arithmetic
+    alone fills the time, so that no memory helps. bound: whether steps were bound by "compute" or by "bandwidth"; empty
+    where steps take a constant time.
     """
 
     since_s: float

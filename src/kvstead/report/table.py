@@ -121,8 +121,8 @@ def _overload(overload: Mapping[str, Any]) -> str:
 
 
 def _goodput(goodput: Mapping[str, Any]) -> str:
-    goals = {"first token": goodput["ttft_s"], "each further one": goodput["tpot_s"]}
-    goal = ", ".join(f"{what} within {format_seconds(goal)}" for what, goal in goals.items() if goal is not None)
+    seconds = {"first token": goodput["ttft_s"], "each further one": goodput["tpot_s"]}
+    goal = ", ".join(f"{what} within {format_seconds(most)}" for what, most in seconds.items() if most is not None)
     kept = f"{format_share(goodput['share'], 1)} of requests ({format_count(goodput['requests'])})"
     return f"{goodput['requests_per_s']:.3g} requests/s, {kept}: {goal}"
 
