@@ -106,12 +106,12 @@ class KVCacheManager:
         """Open a row for a request and lock the longest cached prefix of its tokens into it.
 
         tokens: all ids known so far, 0 .. 2**31 - 1, at least one more than are taken from the cache. namespace, keys:
-        what they depend on besides. owner: tag for the pages that the request takes. With recurrent layers the state is
-        copied into a slot of the row, evicting cached prefixes as far as needed; where only one of the two fits and no
-        other row is out, the request begins anew. None, with nothing changed but what was evicted, when all rows are
-        out or there is no capacity for a state. Raises `RequestError` for no tokens, ids out of range and keys that are
-        none, `RowOverflow` for more than `max_length`, `InvalidSize` for a tag beyond 32 bits, `OpenGroup` when it
-        would have to evict inside a free group. O(tokens).
+        what they depend on besides. owner: tag for the pages that the request takes. With recurrent layers the prefix's
+        state is copied into a slot of the row, and other cached prefixes are evicted if there is no slot. If only one
+        of the two states fits and no row is in use, nothing is taken from the cache. None when all rows are in use or
+        there is no capacity for a state; only evicted prefixes are gone then. Raises `RequestError` for no tokens, ids
+        out of range and keys that are none, `RowOverflow` for more than `max_length`, `InvalidSize` for a tag beyond 32
+        bits, `OpenGroup` when it would have to evict inside a free group. O(tokens).
         """
         ids, owner = token_ids(tokens), whole(owner, "owner")
         require_tag(owner)
