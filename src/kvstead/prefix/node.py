@@ -96,7 +96,7 @@ class Node(Usage):
 
     Then what the components keep here; full attention: `pages` int64[n / page_size], one id for every page of slots,
     and `locks`, the pins and held states at this node and everywhere below; window layers: `window`; layers with a
-    state: `state`, or None.
+    state: `state`, or None, and without one `num_next`, as a state has it.
 
     `parent` is None for the root and for a node that has left the tree. mark: what the owner of the tree notes of the
     node's end, 0 at first; a node that is split keeps it at its end.
@@ -109,6 +109,7 @@ class Node(Usage):
         "keys",
         "locks",
         "mark",
+        "num_next",
         "pages",
         "parent",
         "pins",
@@ -130,7 +131,7 @@ class Node(Usage):
         self.start: int = 0 if parent is None else parent.end
         self.end: int = self.start + tokens.size
         self.children: dict[ChildKey, Node] = {}
-        self.pins = self.locks = self.mark = 0
+        self.pins = self.locks = self.mark = self.num_next = 0
         self.window = _NO_WINDOW
         self.state: StatePart | None = None
 

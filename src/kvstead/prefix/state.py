@@ -68,7 +68,7 @@ class StateComponent(Component):
             self._touch(node, node.state, now, 1)
             return False
         node.state = StatePart(slot, now, node.priority)
-        node.state.num_next = _count_next(node)
+        node.state.num_next = node.num_next
         self._slots.add(slot)
         self._queue.add(node)
         self._count_next_above(node, 1 - node.state.num_next)
@@ -76,10 +76,12 @@ class StateComponent(Component):
 
     def supersede(self, node: Node) -> None:
         """Note that a state is about to come below `node`, for which the last one up to there may go first."""
-        last = _last_state(node)
-        if last is not None and last.state is not None:
-            last.state.is_followed = True
-            self._queue.refresh(last)
+        at: Node | None = node
+        while at is not None and at.state is None:
+            at = at.parent
+        if at is not None and at.state is not None:
+            at.state.is_followed = True
+            self._queue.refresh(at)
 
     def hold(self, node: Node) -> None:
         """Keep the state of `node` until as many `let_go` calls. Raises `UseAfterFree` when it has none."""
@@ -124,8 +126,12 @@ class StateComponent(Component):
         self._slots.difference_update(slots)
         for node, part in losing:
             self._queue.discard(node)
-            node.state = None
+            node.state, node.num_next = None, part.num_next
             self._count_next_above(node, part.num_next - 1)
+
+    def split(self, upper: Node, lower: Node) -> None:  # noqa: ARG002 - `lower` is the only child of `upper`
+        """The state stays at the end, with the lower half."""
+        upper.num_next = _count_next(upper)
 
     def is_joinable(self, upper: Node, lower: Node) -> bool:
         """Joinable when no state stands between the two, up to a length."""
@@ -149,8 +155,10 @@ class StateComponent(Component):
         for node, part in parts.items():
             if part.holds < 0:
                 fail(f"the state of {node} has {part.holds} holds")
-            if part.num_next != _count_next(node):
-                fail(f"the state of {node} counts {part.num_next} next ones, but {_count_next(node)} are below it")
+        for node in root.below():
+            num_next = (node.state or node).num_next
+            if num_next != _count_next(node):
+                fail(f"{node} counts {num_next} next states, but {_count_next(node)} are below it")
         slots = sorted(part.slot for part in parts.values())
         if slots != sorted(self._slots):
             fail(f"the nodes have states in slots {slots}, but {sorted(self._slots)} are marked as theirs")
@@ -159,10 +167,14 @@ class StateComponent(Component):
 
     def _count_next_above(self, node: Node, change: int) -> None:
         """Note that so many more states follow the nearest one above `node`; one that is superseded now goes sooner."""
-        above = _last_state(node.parent)
-        if above is not None and above.state is not None and change:
-            above.state.num_next += change
-            self._queue.refresh(above)
+        at = node.parent
+        while at is not None and change:
+            if at.state is not None:
+                at.state.num_next += change
+                self._queue.refresh(at)
+                return
+            at.num_next += change
+            at = at.parent
 
     def _touch(self, node: Node, part: StatePart, now: int, num_hits: int) -> None:
         part.access = now
@@ -171,20 +183,6 @@ class StateComponent(Component):
         self._queue.refresh(node)
 
 
-def _last_state(node: Node | None) -> Node | None:
-    """The nearest node with a state: this one, or one above."""
-    while node is not None and node.state is None:
-        node = node.parent
-    return node
-
-
 def _count_next(node: Node) -> int:
-    """States below a node with no other in between."""
-    count, stack = 0, list(node.children.values())
-    while stack:
-        at = stack.pop()
-        if at.state is not None:
-            count += 1
-        else:
-            stack.extend(at.children.values())
-    return count
+    """States below a node with no other in between, of its children and of what these count. O(children)."""
+    return sum(1 if child.state is not None else child.num_next for child in node.children.values())
